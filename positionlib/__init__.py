@@ -1,0 +1,30 @@
+"""positionlib: how coordinates and pairwise relations enter a Transformer.
+
+A call's geometry (positions, frames, visibility) goes into a mechanism; the mechanism returns a term; ``attend`` applies it.
+The manifest, the widgets, the failure lab and the exercises are loaded when they are first used: torch, numpy and jaxtyping
+are enough for everything else.
+"""
+
+from importlib import import_module as _import_module
+
+from positionlib.attention import AttendTrace, attend, masked_softmax
+from positionlib.errors import FrameMismatchError, PositionContractError, PositionRangeError, UnsupportedPositionContract
+from positionlib.geometry import AttentionGeometry
+from positionlib.mechanisms import ALiBi, LearnedAbsolute, NoPE, Sinusoidal, T5Bias
+from positionlib.rules import T5Buckets, alibi_slopes, frequency_ladder, t5_bucket
+
+__version__ = "0.1.0"
+
+_LAZY = {"PositionCall": "positionlib.call"} | {name: None for name in ("widgets", "lab", "exercises")}
+
+
+def __getattr__(name: str):
+    if name not in _LAZY:
+        raise AttributeError(f"module 'positionlib' has no attribute {name!r}")
+    module = _LAZY[name]
+    return _import_module(f"positionlib.{name}") if module is None else getattr(_import_module(module), name)
+
+
+__all__ = ["ALiBi", "AttendTrace", "AttentionGeometry", "FrameMismatchError", "LearnedAbsolute", "NoPE", "PositionCall",
+           "PositionContractError", "PositionRangeError", "Sinusoidal", "T5Bias", "T5Buckets", "UnsupportedPositionContract",
+           "alibi_slopes", "attend", "exercises", "frequency_ladder", "lab", "masked_softmax", "t5_bucket", "widgets"]

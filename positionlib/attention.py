@@ -1,0 +1,172 @@
+"""attend(): scores = scale · q·k + term, hidden keys removed, softmax, weighted sum of the values.
+
+The eager path is the specification: it expands everything, computes in at least float32 and rounds once at the end. Rows that
+see no key give exactly zero and finite gradients.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from positionlib.errors import UnsupportedPositionContract, require, require_choice
+from positionlib.geometry import AttentionGeometry
+from positionlib.terms import QKTransform, Relation, ScoreBias, StateRows, Term, VisibilityOnly, require_heads
+
+BACKENDS = ("auto", "eager", "triton")
+
+
+@dataclass(frozen=True, eq=False)
+class AttendTrace:
+    """What attend() did. The eager path fills the tensors; a fused backend leaves them None, since it never builds them."""
+
+    backend: str
+    reason: str
+    scale: float
+    scores: Float[Tensor, "B H Q K"] | None = None
+    bias: Float[Tensor, "B H Q K"] | None = None
+    visible: Bool[Tensor, "B 1 Q K"] | None = None
+    probabilities: Float[Tensor, "B H Q K"] | None = None
+
+
+def attend(q: Float[Tensor, "B H Q D"], k: Float[Tensor, "B Hkv K D"], v: Float[Tensor, "B Hkv K Dv"], term: Term | None,
+           geometry: AttentionGeometry, *, scale: float | None = None, backend: str = "auto",
+           return_trace: bool = False) -> Float[Tensor, "B H Q Dv"] | tuple[Float[Tensor, "B H Q Dv"], AttendTrace]:
+    """Attention of q over k and v under one geometry and one positional term.
+
+    Parameters
+    ----------
+    term : what a mechanism returned for this geometry, or None for content alone.
+    scale : factor of q·k; default the term's own, else 1/√D.
+    backend : "eager", "triton" or "auto". Auto takes the fused kernel for CUDA tensors that it admits, and the eager reference
+        otherwise; the trace names the choice and its reason. A named backend is used or refused, never replaced.
+    return_trace : also return an :class:`AttendTrace`.
+
+    Raises
+    ------
+    PositionContractError
+        shapes, heads or batch that do not belong together, state rows handed to attention.
+    UnsupportedPositionContract
+        ``backend="triton"`` for a call that the kernel does not admit.
+    """
+    require_choice("backend", backend, BACKENDS)
+    _check_call(q, k, v, term, geometry)
+    if scale is None:
+        scale = term.score_scale if term is not None and term.score_scale is not None else 1.0 / math.sqrt(q.shape[-1])
+    chosen, reason = _choose(q, k, v, term, geometry, backend)
+    if chosen == "triton":
+        from positionlib.runtime.fused import fused_attend
+
+        out, trace = fused_attend(q, k, v, term, geometry, scale), AttendTrace(chosen, reason, scale)
+    else:
+        out, trace = _eager(q, k, v, term, geometry, scale, reason)
+    return (out, trace) if return_trace else out
+
+
+def masked_softmax(scores: Float[Tensor, "*B Q K"], visible: Bool[Tensor, "*B Q K"]) -> Float[Tensor, "*B Q K"]:
+    """Softmax over the visible keys; a row with none gets zeros. A hidden score has no influence, not even as NaN or infinity."""
+    require(isinstance(visible, Tensor) and visible.dtype == torch.bool, "visible", visible, "a boolean tensor, True = may attend",
+            "State the polarity and compare, as in mask == 1.")
+    scores = scores.masked_fill(~visible, -math.inf)
+    if scores.shape[-1] == 0:
+        return scores
+    # An empty row has maximum −∞; subtracting 0 instead keeps exp(−∞) = 0 free of ∞ − ∞.
+    peak = scores.detach().amax(-1, keepdim=True)
+    weights = torch.exp(scores - peak.masked_fill(peak == -math.inf, 0.0))
+    total = weights.sum(-1, keepdim=True)
+    return weights / total.masked_fill(total == 0, 1.0)
+
+
+def _eager(q, k, v, term, geometry, scale, reason):
+    compute = torch.promote_types(q.dtype, torch.float32)
+    qc, kc, vc = q.to(compute), _per_query_head(k, q).to(compute), _per_query_head(v, q).to(compute)
+    positions = geometry.query_positions, geometry.key_positions
+    if isinstance(term, QKTransform):
+        qc, kc = term.rotate(qc, positions[0]), term.rotate(kc, positions[1])
+    content = qc @ kc.transpose(-1, -2)  # [B, H, Q, K]
+    bias, classes = None, None
+    if isinstance(term, ScoreBias):
+        bias = term.materialize(*positions, dtype=compute)  # [1|B, H, Q, K]
+    elif isinstance(term, Relation):
+        classes = term.classes(*positions)  # [*B, Q, K]
+        if term.key_table is not None:
+            # Scaled with the content: q·(k + a) / √d, as Shaw writes it.
+            content = content + _pick(qc @ term.key_table.to(compute).transpose(-1, -2), classes)
+    if bias is None:
+        scores = content * scale
+    else:
+        scores = (content + bias) * scale if term.inside_scale else content * scale + bias
+    visible = geometry.visible
+    visible = visible[:, None] if visible.ndim == 3 else visible[None, None]  # [1|B, 1, Q, K]
+    probabilities = masked_softmax(scores, visible)
+    out = probabilities @ vc
+    if classes is not None and term.value_table is not None:
+        mass = _class_mass(probabilities, classes, term.rule.num_classes)
+        out = out + mass @ term.value_table.to(compute)
+    return out.to(q.dtype), AttendTrace("eager", reason, scale, scores, bias, visible, probabilities)
+
+
+def _pick(by_class: Float[Tensor, "B H Q C"], classes: Tensor) -> Float[Tensor, "B H Q K"]:
+    """Each pair's entry of its query's row of class scores."""
+    classes = classes[:, None] if classes.ndim == 3 else classes[None, None]
+    return by_class.gather(-1, classes.expand(*by_class.shape[:2], -1, -1))
+
+
+def _class_mass(probabilities: Float[Tensor, "B H Q K"], classes: Tensor, num_classes: int) -> Float[Tensor, "B H Q C"]:
+    """Probability that falls on each class, so that Σ_j α_ij a_ij becomes one product with the table."""
+    classes = classes[:, None] if classes.ndim == 3 else classes[None, None]
+    mass = probabilities.new_zeros(*probabilities.shape[:-1], num_classes)
+    return mass.scatter_add(-1, classes.expand_as(probabilities), probabilities)
+
+
+def _per_query_head(x: Float[Tensor, "B Hkv K D"], q: Float[Tensor, "B H Q D"]) -> Float[Tensor, "B H K D"]:
+    groups = q.shape[1] // x.shape[1]
+    return x if groups == 1 else x.repeat_interleave(groups, dim=1)
+
+
+def _check_call(q, k, v, term, geometry) -> None:
+    for name, t in (("q", q), ("k", k), ("v", v)):
+        require(t.ndim == 4, name, t, "shape [B, H, N, D]", "Split the heads before attending.")
+        require(t.dtype.is_floating_point and t.dtype == q.dtype, name, t, f"floating point, as q: {q.dtype}", "Cast q, k and v alike.")
+        require(t.shape[0] == q.shape[0] and t.device == q.device, name, t, f"q's batch {q.shape[0]} and device {q.device}", "Move or match it.")
+    require(k.shape[-1] == q.shape[-1], "k", k, f"width {q.shape[-1]}, as q", "q and k share d_head.")
+    require(v.shape[1:3] == k.shape[1:3], "v", v, f"{k.shape[1]} heads and {k.shape[2]} rows, as k", "k and v come from the same rows.")
+    require(k.shape[1] > 0 and q.shape[1] % k.shape[1] == 0, "k", k, f"a head count that divides {q.shape[1]}", "Grouped queries share whole key heads.")
+    for name, length, axis in (("query_positions", geometry.query_length, q.shape[2]), ("key_positions", geometry.key_length, k.shape[2])):
+        require(length == axis, name, length, f"{axis} positions, one a row",
+                "Build the geometry of this very call: a decode step has one query and all cached keys.")
+    require(geometry.batch in (None, q.shape[0]), "geometry.batch", geometry.batch, f"{q.shape[0]} or none", "Match the batch of q.")
+    require(geometry.device == q.device, "geometry.device", geometry.device, str(q.device), "Call geometry.to(q.device).")
+    if term is None:
+        return
+    require(isinstance(term, Term), "term", type(term).__name__, "a Term, from mechanism(geometry)", "Call the mechanism first.")
+    require(not isinstance(term, StateRows), "term", type(term).__name__, "a term of attention",
+            "State rows enter before the projections: x = term.add_to(x), then attend with term=None.")
+    if isinstance(term, VisibilityOnly):
+        require(geometry.causal, "geometry.causal", geometry.causal, "True for a model without positions",
+                "Without a causal mask nothing tells such a model the order: make the geometry causal.")
+        return
+    geometry.require_shared_frame(type(term).__name__)
+    if isinstance(term, ScoreBias):
+        require_heads(term, q.shape[1])
+
+
+def _choose(q, k, v, term, geometry, backend) -> tuple[str, str]:
+    if backend == "eager":
+        return "eager", "asked for"
+    if backend == "auto" and q.device.type != "cuda":
+        return "eager", f"auto on {q.device.type}: the fused kernel is chosen on CUDA only"
+    from positionlib.runtime.fused import refusal
+
+    why_not = refusal(q, k, v, term, geometry)
+    if why_not is None:
+        return "triton", "asked for" if backend == "triton" else "auto: admitted"
+    if backend == "triton":
+        raise UnsupportedPositionContract("backend", "triton", "a call the fused kernel admits", f"{why_not}. Use backend='eager'.",
+                                          frozenset({why_not}))
+    return "eager", f"auto: the fused kernel refused: {why_not}"
+

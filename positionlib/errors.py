@@ -1,0 +1,70 @@
+"""The refusals of the library: every one names the field, the value, what was expected, and what to do."""
+
+from __future__ import annotations
+
+
+class PositionContractError(ValueError):
+    """A call, a mechanism or a term was given something its contract does not allow.
+
+    Attributes
+    ----------
+    field : the name of the argument or manifest field, dotted when nested (``"query_space.logical_positions"``).
+    value : the value received.
+    expected : what the contract allows.
+    remedy : what the caller should do.
+    """
+
+    def __init__(self, field: str, value: object, expected: str, remedy: str) -> None:
+        self.field, self.value, self.expected, self.remedy = field, value, expected, remedy
+        super().__init__(f"{field} = {_short(value)}: expected {expected}. {remedy}")
+
+    def __reduce__(self):
+        return type(self), (self.field, self.value, self.expected, self.remedy)
+
+
+class FrameMismatchError(PositionContractError):
+    """Positions of two unrelated coordinate frames were about to be subtracted."""
+
+
+class PositionRangeError(PositionContractError, IndexError):
+    """A position has no row in a finite table."""
+
+
+class UnsupportedPositionContract(PositionContractError):
+    """A backend lacks a capability that the term needs; ``missing`` names what it lacks."""
+
+    def __init__(self, field: str, value: object, expected: str, remedy: str, missing: frozenset[str] = frozenset()) -> None:
+        super().__init__(field, value, expected, remedy)
+        self.missing = missing
+
+    def __reduce__(self):
+        return type(self), (self.field, self.value, self.expected, self.remedy, self.missing)
+
+
+def require(condition: bool, field: str, value: object, expected: str, remedy: str) -> None:
+    """Raise :class:`PositionContractError` with these parts unless ``condition`` holds."""
+    if not condition:
+        raise PositionContractError(field, value, expected, remedy)
+
+
+def require_count(field: str, value: object, minimum: int = 1) -> int:
+    """Return ``value`` when it is an integer of at least ``minimum`` (booleans are not counts)."""
+    if isinstance(value, bool) or not hasattr(value, "__index__") or value.__index__() < minimum:
+        raise PositionContractError(field, value, f"an integer of at least {minimum}", f"Pass {field} as a whole number.")
+    return value.__index__()
+
+
+def require_choice(field: str, value: object, choices: tuple[str, ...]) -> str:
+    """Return ``value`` when it is one of the named conventions."""
+    if value not in choices:
+        raise PositionContractError(field, value, "one of " + ", ".join(choices), f"Name the {field} explicitly.")
+    return value
+
+
+def _short(value: object) -> str:
+    """A one-line form of a value: tensors and long lists by their shape or first entries."""
+    shape = getattr(value, "shape", None)
+    if shape is not None and getattr(value, "ndim", 0) > 0:
+        return f"{type(value).__name__} of shape {tuple(shape)} and dtype {getattr(value, 'dtype', None)}"
+    text = repr(value)
+    return text if len(text) <= 120 else text[:117] + "..."

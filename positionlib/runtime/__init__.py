@@ -1,0 +1,1 @@
+"""Which backend may run a call, and the handing over of a call to it."""

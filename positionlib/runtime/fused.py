@@ -1,0 +1,43 @@
+"""From a term and a geometry to the arguments of the fused kernel, and the reasons why a call is not admitted."""
+
+from __future__ import annotations
+
+from jaxtyping import Float
+from torch import Tensor
+
+from positionlib import kernels
+from positionlib.geometry import AttentionGeometry
+from positionlib.terms import ClassBias, ScoreBias, SlopeBias, Term, VisibilityOnly
+
+FUSED_TERMS = (type(None), VisibilityOnly, ClassBias, SlopeBias)
+
+
+def refusal(q: Float[Tensor, "B H Q D"], k: Float[Tensor, "B Hkv K D"], v: Float[Tensor, "B Hkv K D"], term: Term | None,
+            geometry: AttentionGeometry) -> str | None:
+    """None when the fused kernel admits this call, else the reason, naming what is missing."""
+    if not isinstance(term, FUSED_TERMS):
+        return f"no fused form of {type(term).__name__}"
+    if isinstance(term, SlopeBias) and term.rounded is not None:
+        return f"slopes rounded to {term.rounded}: the kernel keeps them in float32"
+    table = term.table if isinstance(term, ClassBias) else getattr(term, "slopes", None)
+    return kernels.refusal(q, k, v, kind=_kind(term), table=table, allowed=geometry.allowed)
+
+
+def fused_attend(q: Float[Tensor, "B H Q D"], k: Float[Tensor, "B Hkv K D"], v: Float[Tensor, "B Hkv K D"], term: Term | None,
+                 geometry: AttentionGeometry, scale: float) -> Float[Tensor, "B H Q D"]:
+    """Run an admitted call. The bias is added after the scale, so one that belongs inside it is scaled here."""
+    g, bias = geometry, None
+    if isinstance(term, ScoreBias):
+        factor = scale if term.inside_scale else 1.0
+        if isinstance(term, ClassBias):
+            bias = kernels.BiasArgs.from_classes(term.table * factor, term.rule, term.sign)
+        else:
+            bias = kernels.BiasArgs.from_slopes(term.slopes * factor, term.form)
+    return kernels.forward(q, k, v, query_positions=g.query_positions, key_positions=g.key_positions, causal=g.causal, scale=scale,
+                           key_active=g.key_active, query_segments=g.query_segments, key_segments=g.key_segments, bias=bias)
+
+
+def _kind(term: Term | None) -> str:
+    if isinstance(term, ClassBias):
+        return "t5"
+    return f"alibi_{term.form}" if isinstance(term, SlopeBias) else "content"

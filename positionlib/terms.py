@@ -1,0 +1,228 @@
+"""What a mechanism may change: the five kinds of term.
+
+A term is a description (tables, a class rule, slopes), built from tensors alone. The eager reference expands it to the exact
+[1|B, H, Q, K] it means; a kernel evaluates the same description inside a tile and never builds that object.
+
+==================  =======================================  ==============================
+kind                changes                                  examples
+==================  =======================================  ==============================
+StateRows           the input state [.., N, D]               sinusoidal, learned absolute
+ScoreBias           the scores [1|B, H, Q, K]                T5 (ClassBias), ALiBi (SlopeBias)
+Relation            scores and the value sum                 Shaw
+QKTransform         q and k before their product             rotary
+VisibilityOnly      nothing: the mask carries the order      causal NoPE
+==================  =======================================  ==============================
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from positionlib.errors import PositionContractError, require, require_choice
+from positionlib.rules import check_sign
+
+SLOPE_FORMS = ("relative", "symmetric", "key_index", "key_minus_last")
+
+
+class ClassRule(Protocol):
+    """A rule that maps signed offsets to class ids 0..num_classes-1."""
+
+    num_classes: int
+
+    def classes(self, offset: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Term:
+    """A description of what changes. ``score_scale`` multiplies q·k; None means 1/√d_head."""
+
+    score_scale: float | None = None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class StateRows(Term):
+    """Coordinate rows to be added to the state once, before any projection. ``mark`` names the mechanism that made them."""
+
+    rows: Float[Tensor, "*B N D"]
+    mark: str
+
+    def add_to(self, x: Float[Tensor, "B N D"], *, again: bool = False) -> Float[Tensor, "B N D"]:
+        """x + rows, in x's dtype, rounded once.
+
+        The result remembers the mark, and adding the same mechanism's rows to it a second time is refused unless ``again``
+        says that this is meant. The memory ends with the next operation on the tensor: it guards the seam between two
+        modules that both add positions, not a whole network.
+
+        Raises
+        ------
+        PositionContractError
+            rows and state of different length or width, or a second application.
+        """
+        require(self.rows.shape[-2:] == x.shape[-2:] and self.rows.ndim <= x.ndim, "x", x,
+                f"a state that ends in {tuple(self.rows.shape[-2:])}",
+                "Add coordinates of the model's own width to [B, N, D] rows, after the projector.")
+        marks = getattr(x, "_position_marks", ())
+        require(again or self.mark not in marks, "x", x, f"a state without {self.mark} coordinates",
+                "The coordinates are already in this state: drop one of the two additions, or pass again=True.")
+        wide = torch.promote_types(x.dtype, self.rows.dtype)
+        positioned = (x.to(wide) + self.rows.to(wide)).to(x.dtype)
+        if not torch.compiler.is_compiling():
+            positioned._position_marks = (*marks, self.mark)
+        return positioned
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ScoreBias(Term):
+    """A finite preference added to the scores. It never hides a key: that is visibility's work.
+
+    ``inside_scale`` adds the bias before the scores are scaled, which shrinks it by √d_head (Falcon); every paper adds it after.
+    """
+
+    inside_scale: bool = False
+
+    @property
+    def heads(self) -> int:
+        raise NotImplementedError
+
+    def materialize(self, query_positions: Int[Tensor, "*B Q"], key_positions: Int[Tensor, "*B K"],
+                    dtype: torch.dtype = torch.float32) -> Float[Tensor, "B H Q K"]:
+        """The exact bias, [1, H, Q, K] when the positions are shared by the batch, else [B, H, Q, K]."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ClassBias(ScoreBias):
+    """One learned number for each (class of offset, head): ``table`` is [classes, H], whatever layout the module stores."""
+
+    table: Float[Tensor, "R H"]
+    rule: ClassRule
+    sign: str
+
+    def __post_init__(self) -> None:
+        check_sign(self.sign)
+        require(self.table.ndim == 2 and self.table.shape[0] == self.rule.num_classes, "table", self.table,
+                f"[{self.rule.num_classes}, heads]", "Orient the table as [classes, heads]: name table_layout where it is loaded.")
+
+    @property
+    def heads(self) -> int:
+        return self.table.shape[1]
+
+    def materialize(self, query_positions, key_positions, dtype=torch.float32):
+        classes = self.rule.classes(_offsets(query_positions, key_positions, self.sign))
+        bias = self.table.to(dtype)[classes]  # [*B, Q, K, H]
+        return _batched(bias.movedim(-1, -3))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SlopeBias(ScoreBias):
+    """One number a head times a distance. ``form`` says which distance the source stores.
+
+    - ``relative``: −m·max(i−j, 0), the paper's penalty; the future gets 0 and must be hidden by the mask.
+    - ``symmetric``: −m·|i−j| (x-transformers); not the paper's, it orders a bidirectional model by distance alone.
+    - ``key_index``: +m·j, the same row for every query (ALiBi's repository, BLOOM, Falcon). Equal to ``relative`` after a
+      softmax under a causal mask, and only there.
+    - ``key_minus_last``: +m·(j − last key), MPT.
+
+    ``rounded`` is a dtype in which slope and product are rounded first (Falcon: bfloat16).
+    """
+
+    slopes: Float[Tensor, "H"]
+    form: str = "relative"
+    rounded: torch.dtype | None = None
+
+    def __post_init__(self) -> None:
+        require_choice("form", self.form, SLOPE_FORMS)
+
+    @property
+    def heads(self) -> int:
+        return self.slopes.shape[0]
+
+    def materialize(self, query_positions, key_positions, dtype=torch.float32):
+        # A distance above 2^8 has no bfloat16: the product is made wide and rounded once, unless the source rounds first.
+        cast = self.rounded or torch.promote_types(dtype, torch.float32)
+        if self.form in ("relative", "symmetric"):
+            distance = _offsets(query_positions, key_positions, "query_minus_key")
+            distance = -(distance.abs() if self.form == "symmetric" else distance.clamp_min(0))
+        else:
+            last = key_positions.amax(-1, keepdim=True) if self.form == "key_minus_last" else 0
+            distance = (key_positions - last)[..., None, :].expand(*key_positions.shape[:-1], query_positions.shape[-1], -1)
+        return _batched(self.slopes.to(cast)[:, None, None] * distance[..., None, :, :].to(cast)).to(dtype)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Relation(Term):
+    """A learned vector for each class of offset, added to the keys in the scores and to the values in the sum.
+
+    Tables are [C, D], shared by the heads, or [H, C, D]; either may be None (the variants without a value or key side).
+    """
+
+    key_table: Float[Tensor, "*H C D"] | None
+    value_table: Float[Tensor, "*H C D"] | None
+    rule: ClassRule
+    sign: str
+
+    def __post_init__(self) -> None:
+        check_sign(self.sign)
+        for name in ("key_table", "value_table"):
+            t = getattr(self, name)
+            require(t is None or (t.ndim in (2, 3) and t.shape[-2] == self.rule.num_classes), name, t,
+                    f"[{self.rule.num_classes}, D] or [H, {self.rule.num_classes}, D]", "Give one row for each class of the rule.")
+
+    def classes(self, query_positions: Int[Tensor, "*B Q"], key_positions: Int[Tensor, "*B K"]) -> Int[Tensor, "*B Q K"]:
+        """Class id of every pair."""
+        return self.rule.classes(_offsets(query_positions, key_positions, self.sign))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class QKTransform(Term):
+    """Rotate consecutive channel pairs of q and k by position times frequency. ``pairing``: interleaved or half_split."""
+
+    inverse_frequency: Float[Tensor, "P"]
+    pairing: str
+
+    def __post_init__(self) -> None:
+        require_choice("pairing", self.pairing, ("interleaved", "half_split"))
+
+    def rotate(self, x: Float[Tensor, "B H N D"], positions: Int[Tensor, "*B N"]) -> Float[Tensor, "B H N D"]:
+        """x with its first 2P channels rotated by the position of each row; the others pass through."""
+        width = 2 * self.inverse_frequency.shape[0]
+        require(width <= x.shape[-1], "inverse_frequency", width, f"at most {x.shape[-1]} rotated channels", "Match d_head.")
+        wide = torch.promote_types(x.dtype, torch.float32)
+        phase = positions[..., None, :, None].to(torch.float64) * self.inverse_frequency.to(torch.float64)
+        cos, sin = phase.cos().to(wide), phase.sin().to(wide)
+        turned, rest = x[..., :width].to(wide), x[..., width:]
+        if self.pairing == "interleaved":
+            a, b = turned[..., 0::2], turned[..., 1::2]
+            out = torch.stack((a * cos - b * sin, a * sin + b * cos), -1).flatten(-2)
+        else:
+            a, b = turned.chunk(2, -1)
+            out = torch.cat((a * cos - b * sin, a * sin + b * cos), -1)
+        return torch.cat((out.to(x.dtype), rest), -1)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class VisibilityOnly(Term):
+    """No coordinate anywhere: order can come only from which keys a row may read."""
+
+    requires: str = "causal"
+
+
+def _offsets(query_positions: Tensor, key_positions: Tensor, sign: str) -> Tensor:
+    offset = key_positions[..., None, :] - query_positions[..., :, None]
+    return offset if sign == "key_minus_query" else -offset
+
+
+def _batched(bias: Tensor) -> Tensor:
+    return bias if bias.ndim == 4 else bias[None]
+
+
+def require_heads(term: ScoreBias, heads: int) -> None:
+    """Refuse a bias whose head count is not the call's: it would broadcast one head's preference over all."""
+    if term.heads != heads:
+        raise PositionContractError("term", term.heads, f"{heads} heads, as q has",
+                                    "Build the term for all heads and slice it by head ids on a shard.")

@@ -1,0 +1,79 @@
+"""Positions, frames and visibility, against matrices written out by hand."""
+
+import pickle
+
+import pytest
+import torch
+
+from positionlib import AttentionGeometry, FrameMismatchError, PositionContractError
+
+
+def as_rows(mask):
+    return mask.int().tolist()
+
+
+def test_decode_offsets_use_the_committed_length_not_the_tensor_length():
+    g = AttentionGeometry.decode(512)
+    assert g.query_positions.tolist() == [512] and g.key_length == 513
+    assert g.offsets("key_minus_query").tolist() == [list(range(-512, 1))]
+    assert g.offsets("query_minus_key").tolist() == [list(range(512, -1, -1))]
+
+
+def test_visibility_is_the_conjunction_of_its_rules():
+    positions = torch.arange(4)
+    g = AttentionGeometry(positions, positions, causal=True, key_active=torch.tensor([True, True, False, True]),
+                          query_segments=torch.tensor([0, 0, 1, 1]), key_segments=torch.tensor([0, 0, 1, 1]),
+                          allowed=torch.tensor([[1, 1, 1, 1], [0, 1, 1, 1], [1, 1, 1, 1], [1, 1, 1, 1]]).bool())
+    assert as_rows(g.visible) == [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 0, 0], [0, 0, 0, 1]]
+
+
+def test_causal_compares_positions_not_rows():
+    g = AttentionGeometry(torch.tensor([4, 5]), torch.arange(6), causal=True)
+    assert as_rows(g.visible) == [[1, 1, 1, 1, 1, 0], [1] * 6]
+    shuffled = AttentionGeometry(torch.tensor([2, 0, 1]), torch.tensor([2, 0, 1]), causal=True)
+    assert as_rows(shuffled.visible) == [[1, 1, 1], [0, 1, 0], [0, 1, 1]]
+
+
+def test_one_batched_field_makes_the_visibility_batched():
+    g = AttentionGeometry.causal_self(3, key_active=torch.tensor([[True, True, True], [False, True, True]]))
+    assert g.batch == 2 and as_rows(g.visible[1]) == [[0, 0, 0], [0, 1, 0], [0, 1, 1]]
+
+
+def test_cross_attention_has_no_offsets():
+    g = AttentionGeometry.cross(2, 3)
+    assert as_rows(g.visible) == [[1, 1, 1]] * 2
+    with pytest.raises(FrameMismatchError, match="target"):
+        g.offsets("key_minus_query")
+    with pytest.raises(FrameMismatchError):
+        AttentionGeometry(torch.arange(2), torch.arange(2), causal=True, key_frame="source")
+
+
+def test_a_sign_is_always_named():
+    with pytest.raises(TypeError):
+        AttentionGeometry.encoder(2).offsets()
+    with pytest.raises(PositionContractError, match="sign"):
+        AttentionGeometry.encoder(2).offsets("key-query")
+
+
+def test_a_query_slice_keeps_positions_and_rules():
+    g = AttentionGeometry.causal_self(5, query_segments=torch.tensor([0, 0, 0, 1, 1]), key_segments=torch.tensor([0, 0, 0, 1, 1]))
+    assert torch.equal(g.slice_queries(2, 5).visible, g.visible[2:5]) and g.slice_queries(2, 5).query_positions.tolist() == [2, 3, 4]
+
+
+@pytest.mark.parametrize("fields, name", [
+    (dict(query_positions=torch.tensor([0, -1])), "query_positions"), (dict(key_positions=torch.tensor([0.0, 1.0])), "key_positions"),
+    (dict(key_positions=torch.tensor([True, False])), "key_positions"), (dict(query_positions=torch.tensor([0, 2**62 + 1])), "query_positions"),
+    (dict(query_positions=torch.zeros(1, 1, 2).long()), "query_positions"), (dict(key_active=torch.tensor([1, 0])), "key_active"),
+    (dict(key_active=torch.tensor([0.0, -torch.inf])), "key_active"), (dict(key_active=torch.ones(3).bool()), "key_active"),
+    (dict(query_segments=torch.tensor([0, 0])), "key_segments"), (dict(allowed=torch.ones(2, 3).bool()), "allowed"), (dict(mode="decoder"), "mode"),
+    (dict(causal=torch.ones(2, 2).bool()), "causal"), (dict(query_positions=torch.zeros(2, 2).long(), key_positions=torch.zeros(3, 2).long()), "batch")])
+def test_bad_fields_are_refused_by_name(fields, name):
+    with pytest.raises(PositionContractError) as caught:
+        AttentionGeometry(**{"query_positions": torch.arange(2), "key_positions": torch.arange(2), **fields})
+    assert caught.value.field == name and caught.value.expected and caught.value.remedy
+
+
+def test_errors_survive_pickling():
+    for error in (PositionContractError("a", 1, "b", "c"), FrameMismatchError("a", [1], "b", "c")):
+        again = pickle.loads(pickle.dumps(error))
+        assert str(again) == str(error) and again.field == "a" and type(again) is type(error)
