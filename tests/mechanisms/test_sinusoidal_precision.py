@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from positionlib.errors import PositionContractError
-from positionlib.mechanisms.sinusoidal import sinusoidal_rows
-from positionlib.mechanisms.sinusoidal_precision import first_position_alias, precision_sweep
+from positionlib.mechanisms.sinusoidal import inverse_frequencies, sinusoidal_rows
+from positionlib.mechanisms.sinusoidal_precision import _closest, first_position_alias, precision_sweep
 
 
 @pytest.mark.parametrize("dtype, alias", [(torch.bfloat16, (256, 257)), (torch.float16, (2048, 2049)), (torch.float32, (2**24, 2**24 + 1))])
@@ -47,6 +47,18 @@ def test_the_sweep_equals_brute_force(case):
     report = precision_sweep(length, d_model, base=base, dtype=dtype, cast=cast, start=start)
     assert report.first_collision == collision and report.distinct_rows == distinct
     assert report.minimum_distance == pytest.approx(smallest, abs=1e-12)
+
+
+def test_rounding_may_reorder_the_closest_pairs():
+    """Rows 20 and 63 are pulled together until they pass the pair that is closest before rounding."""
+    exact = sinusoidal_rows(torch.arange(100), 4, base=50.0, output_dtype=torch.float64)
+    pair, closest = _closest(exact, exact, inverse_frequencies(4, base=50.0))
+    assert pair != (20, 63)
+    stored, gap = exact.clone(), exact[63] - exact[20]
+    pull = 0.5 * (1 - 0.9 * closest / float(gap.norm())) * gap
+    stored[20], stored[63] = exact[20] + pull, exact[63] - pull
+    assert float(gap.norm()) > closest
+    assert _closest(stored, exact, inverse_frequencies(4, base=50.0)) == ((20, 63), pytest.approx(0.9 * closest))
 
 
 def test_casting_positions_collides_where_casting_the_table_does_not():

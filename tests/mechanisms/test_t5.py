@@ -1,12 +1,11 @@
 """T5's bias in its calls: decode, stacks, layouts, gradients, and the learned table of a released model."""
 
-from importlib.resources import files
-
 import numpy as np
 import pytest
 import torch
 
 import positionlib as pl
+from positionlib.data import mpnet_bias
 
 
 def test_prefill_chunks_and_decode_give_the_same_rows():
@@ -65,8 +64,7 @@ def test_a_packed_batch_has_a_batched_bias():
 
 
 def test_the_released_mpnet_table_never_addresses_bucket_16():
-    with files("positionlib.data").joinpath("all_mpnet_base_v2_relative_attention_bias.npz").open("rb") as f:
-        table = np.load(f, allow_pickle=False)["weight"]
+    table = mpnet_bias()
     rule = pl.T5Buckets(32, 128, True)
     used = rule.classes(torch.arange(-600, 601)).unique().tolist()
     assert table.shape == (32, 12) and used == [b for b in range(32) if b != 16]

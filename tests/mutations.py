@@ -1,0 +1,122 @@
+"""Change one number or sign of the library and see that a test notices. Run: python -m tests.mutations [-k WORD]
+
+Each mutation replaces one piece of source text in a copy of the package and runs the tests named beside it. A mutation that
+no test catches, or whose text is no longer there, fails the run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True)
+class Mutation:
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: str
+
+
+M, T = "positionlib/mechanisms", "tests/mechanisms"
+MUTATIONS = [
+    Mutation("bucket edge one later", "positionlib/rules.py", "right=True)", "right=False)", "tests/test_rules.py"),
+    Mutation("exact range one shorter", "positionlib/rules.py", "exact = per_direction // 2", "exact = max(1, per_direction // 2 - 1)", "tests/test_rules.py"),
+    Mutation("future takes the lower half", "positionlib/rules.py", "(relative_position > 0) * self.per_direction", "(relative_position < 0) * self.per_direction", "tests/test_rules.py"),
+    Mutation("causal buckets look ahead", "positionlib/rules.py", "(-relative_position).clamp_min(0)", "relative_position.clamp_min(0)", "tests/test_rules.py"),
+    Mutation("t5x epsilon dropped", "positionlib/rules.py", "np.log(ratio + np.finfo(np.float32).eps)", "np.log(ratio)", "tests/test_rules.py"),
+    Mutation("slopes from the wrong exponent", "positionlib/rules.py", "-bias_max * (h + 1) / heads", "-bias_max * h / heads", "tests/test_rules.py"),
+    Mutation("extra slopes take the odd entries", "positionlib/rules.py", "[0::2][: heads - lower]", "[1::2][: heads - lower]", "tests/test_rules.py"),
+    Mutation("ladder exponent halved", "positionlib/rules.py", "(2.0 * i / d_model)", "(1.0 * i / d_model)", f"{T}/test_sinusoidal.py"),
+    Mutation("offset sign flipped in the geometry", "positionlib/geometry.py", "return offset if sign", "return -offset if sign", "tests/test_geometry.py"),
+    Mutation("strict causality", "positionlib/geometry.py", "k <= q if", "k < q if", "tests/test_geometry.py"),
+    Mutation("padding ignored", "positionlib/geometry.py", "visible & self.key_active[..., None, :]", "visible", "tests/test_geometry.py"),
+    Mutation("segments ignored", "positionlib/geometry.py", "(self.query_segments[..., :, None] == self.key_segments[..., None, :])", "(self.query_segments[..., :, None] >= 0)", "tests/test_geometry.py"),
+    Mutation("decode starts at zero", "positionlib/geometry.py", "cls(keys[committed_length:], keys", "cls(keys[:new_tokens], keys", "tests/test_geometry.py"),
+    Mutation("frames not compared", "positionlib/geometry.py", "if self.query_frame != self.key_frame:\n            raise FrameMismatchError(\"coordinate_frame\"", "if False:\n            raise FrameMismatchError(\"coordinate_frame\"", "tests/test_geometry.py"),
+    Mutation("bias inside the scale", "positionlib/attention.py", "content * scale + bias", "(content + bias) * scale", "tests/test_attention.py"),
+    Mutation("empty row divides by zero", "positionlib/attention.py", "total.masked_fill(total == 0, 1.0)", "total", "tests/test_attention.py"),
+    Mutation("empty row subtracts minus infinity", "positionlib/attention.py", "peak.masked_fill(peak == -math.inf, 0.0)", "peak", "tests/test_attention.py"),
+    Mutation("scores in the input dtype", "positionlib/attention.py", "compute = torch.promote_types(q.dtype, torch.float32)", "compute = q.dtype", "tests/test_attention.py"),
+    Mutation("value relation dropped", "positionlib/attention.py", "out = out + mass @ term.value_table.to(compute)", "pass", "tests/test_attention.py"),
+    Mutation("bias transposed", "positionlib/terms.py", "_batched(bias.movedim(-1, -3))", "_batched(bias.movedim(-1, -3).mT)", "tests/test_attention.py"),
+    Mutation("distance counts one too many", "positionlib/terms.py", "distance.clamp_min(0))", "(distance + 1).clamp_min(0))", f"{T}/test_alibi.py"),
+    Mutation("distance rounded before the product", "positionlib/terms.py", "cast = self.rounded or torch.promote_types(dtype, torch.float32)", "cast = self.rounded or dtype", f"{T}/test_alibi.py"),
+    Mutation("second addition allowed", "positionlib/terms.py", "again or self.mark not in marks", "True", "tests/test_attention.py"),
+    Mutation("rotation turns backwards", "positionlib/terms.py", "(a * cos - b * sin, a * sin + b * cos), -1).flatten(-2)", "(a * cos + b * sin, b * cos - a * sin), -1).flatten(-2)", "tests/test_attention.py"),
+    Mutation("float positions accepted", f"{M}/sinusoidal.py", 'require(not positions.dtype.is_floating_point and positions.dtype != torch.bool, "positions"', 'require(True, "positions"', f"{T}/test_sinusoidal.py"),
+    Mutation("frequencies follow the module's dtype", f"{M}/sinusoidal.py", "self.inverse_frequency = rebuilt.to(self.inverse_frequency.device)", "pass", f"{T}/test_sinusoidal.py"),
+    Mutation("bfloat16 construction accepted", f"{M}/sinusoidal.py", "not in (torch.float32, torch.float64)", "not in (torch.float32, torch.float64, torch.bfloat16)", f"{T}/test_sinusoidal.py"),
+    Mutation("layouts swapped", f"{M}/sinusoidal.py", 'concatenated_from_interleaved if source == "interleaved"', 'concatenated_from_interleaved if source == "concatenated"', f"{T}/test_sinusoidal.py"),
+    Mutation("sine of a block transposed", f"{M}/sinusoidal_algebra.py", "torch.stack((-b, a), -1)), -2)", "torch.stack((b, -a), -1)), -2)", f"{T}/test_sinusoidal_algebra.py"),
+    Mutation("consistent sign error of a shift", f"{M}/sinusoidal_algebra.py", "phase = k * inverse", "phase = -k * inverse", f"{T}/test_sinusoidal_algebra.py"),
+    Mutation("sweep looks at neighbours only", f"{M}/sinusoidal_precision.py", "for index in distance.argsort():", "for index in [torch.tensor(0)]:", f"{T}/test_sinusoidal_precision.py"),
+    Mutation("sweep trusts the unrounded order", f"{M}/sinusoidal_precision.py", "float((stored - exact).norm(dim=1).max()) + 1e-12", "0.0", f"{T}/test_sinusoidal_precision.py"),
+    Mutation("table transposed on load", f"{M}/t5.py", 'if self.table_layout == "buckets_heads" else self.weight.T', 'if self.table_layout == "heads_buckets" else self.weight.T', f"{T}/test_t5.py"),
+    Mutation("encoder buckets in a decoder", f"{M}/t5.py", "require(geometry.causal != self.rule.bidirectional", "require(True", f"{T}/test_t5.py"),
+    Mutation("slopes of the shard's own head count", f"{M}/alibi.py", "alibi_slopes(heads) if slopes is None", "alibi_slopes(len(head_ids) if head_ids else heads) if slopes is None", f"{T}/test_alibi.py"),
+    Mutation("row offset lost", f"{M}/learned.py", "return positions + self.row_offset", "return positions", f"{T}/test_learned.py"),
+    Mutation("range check off by one", f"{M}/learned.py", "if not 0 <= value < self.capacity", "if not 0 <= value <= self.capacity", f"{T}/test_learned.py"),
+    Mutation("NoPE without its mask", f"{M}/nope.py", "require(geometry.causal", "require(True", f"{T}/test_nope.py"),
+    Mutation("polarity ignored", "positionlib/padding.py", 'mask if polarity == "true_is_visible" else ~mask', "mask", "tests/test_padding.py"),
+]
+
+
+def failing_test(tests: list[str], workspace: pathlib.Path, name: str) -> str | None:
+    """The first test that fails in the workspace, or None."""
+    environment = os.environ | {"PYTHONPATH": str(workspace), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "not slow", *tests]
+    done = subprocess.run(command, cwd=workspace, env=environment, capture_output=True, text=True, timeout=300)
+    if done.returncode == 0:
+        return None
+    if done.returncode != 1:  # pytest itself could not run: that proves nothing about the mutation
+        raise SystemExit(f"{name}: pytest ended with {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    return failed[0].split(" - ")[0].split(" ", 1)[1]
+
+
+def run(mutation: Mutation, workspace: pathlib.Path) -> str | None:
+    """The first test that notices, or None."""
+    target = workspace / mutation.file
+    source = target.read_text("utf-8")
+    if source.count(mutation.old) != 1:
+        raise SystemExit(f"{mutation.name}: its text occurs {source.count(mutation.old)} times in {mutation.file}; update the mutation.")
+    target.write_text(source.replace(mutation.old, mutation.new), "utf-8")
+    try:
+        return failing_test(mutation.tests.split(), workspace, mutation.name)
+    finally:
+        target.write_text(source, "utf-8")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("-k", default="", help="only mutations whose name holds this word")
+    chosen = [m for m in MUTATIONS if parser.parse_args().k in m.name]
+    missed = 0
+    with tempfile.TemporaryDirectory() as folder:
+        workspace = pathlib.Path(folder)
+        for part in ("positionlib", "tests"):
+            shutil.copytree(ROOT / part, workspace / part, ignore=shutil.ignore_patterns("__pycache__", "browser"))
+        shutil.copy(ROOT / "pyproject.toml", workspace)
+        untouched = failing_test(sorted({t for m in chosen for t in m.tests.split()}), workspace, "unmutated")
+        if untouched:
+            raise SystemExit(f"without any mutation {untouched} already fails")
+        for mutation in chosen:
+            caught = run(mutation, workspace)
+            missed += caught is None
+            print(f"{'caught' if caught else 'MISSED':7} {mutation.name}: {caught or 'no test failed'}", flush=True)
+    print(f"{len(chosen) - missed} of {len(chosen)} mutations caught")
+    return 1 if missed or not chosen else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
