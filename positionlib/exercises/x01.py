@@ -1,0 +1,167 @@
+"""Exercises of 0x01: where an entry goes, carrying a mask, the symmetries of a mask, and two orders that a stack confuses."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import torch
+
+from positionlib.exercises.answers import Wrong, call, expect_close
+from positionlib.exercises.registry import Exercise, register
+
+
+# 1 --- where does an entry go?
+
+ORDER_1 = [2, 0, 3, 1]
+
+
+def _check_place(answer):
+    expect_close(answer, [3, 2], mistakes=[
+        ([0, 1], "You applied π to the old indices. Row i of PX is row π(i) of X, so look for the i with π(i) = 1, and the j with π(j) = 3."),
+        ([3, 3], "You moved the row and left the column. Keys are shuffled as well: A′ = P A Pᵀ acts on both axes."),
+        ([1, 2], "You moved the column and left the row. Queries are shuffled as well: A′ = P A Pᵀ acts on both axes."),
+        ([2, 3], "Rows and columns are exchanged: the first index is the row that reads, the second the row that is read."),
+        ([1, 3], "That is where the number was. The rows have moved, and the number with them."),
+    ])
+
+
+register(Exercise(
+    id="0x01.1", kind="recall", minutes=3,
+    prompt="Unmasked attention, order π = (2, 0, 3, 1): row i of PX is row π(i) of X. The old weights hold A[1, 3] = 0.7, and no other "
+           "entry is 0.7. At which [row, column] of A′ does 0.7 stand? Answer with a list of two integers.",
+    hint="A′[i, j] = A[π(i), π(j)]. Find i and j so that the right side is A[1, 3].",
+    check=_check_place, solution=[3, 2], praise="Both indices went through the inverse of π: the row that read and the row that was read have moved.",
+    wrong_answers={"forward": ([0, 1], "applied π to the old indices"), "rows only": ([3, 3], "left the column"),
+                   "columns only": ([1, 2], "left the row"), "transposed": ([2, 3], "exchanged"), "unmoved": ([1, 3], "where the number was")},
+))
+
+
+# 2 --- carry a mask
+
+ORDER_2 = torch.tensor([1, 3, 0, 4, 2])
+
+
+def carry_mask(mask, order):
+    return mask[order][:, order]
+
+
+def _additive(n):
+    return torch.full((n, n), -math.inf, dtype=torch.float64).triu(1)
+
+
+def _with_matrices(mask, order):
+    p = torch.eye(len(order), dtype=torch.float64)[order]
+    return p @ mask.double() @ p.T
+
+
+def _check_carry(answer):
+    mask = _additive(5)
+    wrong = {
+        "rows": (mask[ORDER_2], "Only the rows moved. A mask names two rows in every entry, the reader and the read: shuffle both axes."),
+        "columns": (mask[:, ORDER_2], "Only the columns moved. Shuffle the query axis too."),
+        "inverse": (carry_mask(mask, ORDER_2.argsort()), "This is Pᵀ M P, the shuffle turned back. Row i of PX is row order[i] of X: index with order itself."),
+        "same": (mask, "The mask has not moved. A fixed triangle is exactly what the proof does not cover."),
+        "product": (_with_matrices(mask, ORDER_2), "The matrix product gives NaN: 0 · (−∞) is not a number. Move the entries by indexing instead of multiplying."),
+    }
+    expect_close(call(answer, mask, ORDER_2), carry_mask(mask, ORDER_2), mistakes=list(wrong.values()))
+    expect_close(call(answer, mask == 0, ORDER_2), carry_mask(mask == 0, ORDER_2))
+
+
+register(Exercise(
+    id="0x01.2", kind="build", minutes=6,
+    prompt="Write `carry_mask(mask, order)`: the mask that belongs to `x[order]`, M′ = P M Pᵀ. `mask` is an [n, n] tensor, boolean or with "
+           "entries 0 and −∞; `order` holds π as an int64 tensor [n].",
+    hint="M′[i, j] = M[order[i], order[j]]. Indexing works for booleans and for −∞.",
+    check=_check_carry, solution=carry_mask, praise="Entries are moved, never multiplied, so −∞ and booleans both survive.",
+    wrong_answers={"rows": (lambda m, o: m[o], "Only the rows moved"), "columns": (lambda m, o: m[:, o], "Only the columns moved"),
+                   "inverse": (lambda m, o: carry_mask(m, o.argsort()), "turned back"), "same": (lambda m, o: m, "has not moved"),
+                   "product": (_with_matrices, "0 · (−∞)")},
+))
+
+
+# 3 --- which shuffles does a mask allow?
+
+def count_symmetries(visible):
+    n = len(visible)
+    return sum(torch.equal(visible[order][:, order], visible) for order in map(torch.tensor, itertools.permutations(range(n))))
+
+
+def _count_rows_only(visible):
+    return sum(torch.equal(visible[list(order)], visible) for order in itertools.permutations(range(len(visible))))
+
+
+def _count_columns_only(visible):
+    return sum(torch.equal(visible[:, list(order)], visible) for order in itertools.permutations(range(len(visible))))
+
+
+def _count_swaps(visible):
+    swaps = 1
+    for i, j in itertools.combinations(range(len(visible)), 2):
+        order = list(range(len(visible)))
+        order[i], order[j] = j, i
+        swaps += int(torch.equal(visible[order][:, order], visible))
+    return swaps
+
+
+def _check_symmetries(answer):
+    i = torch.arange(4)
+    window = (i[:, None] - i[None, :]).abs() <= 1
+    packed = torch.block_diag(torch.ones(2, 2).tril(), torch.ones(2, 2).tril()).bool()
+    padded = torch.tensor([True, True, True, False]).expand(4, 4)
+    cases = {"one padding key": (padded, 6), "window": (window, 2), "two packed causal segments": (packed, 2),
+             "triangle of 5": (torch.ones(5, 5).tril().bool(), 1), "no mask": (torch.ones(4, 4).bool(), 24)}
+    for name, (visible, expected) in cases.items():
+        got = call(answer, visible)
+        mistakes = [(_count_columns_only(visible), f"Case “{name}”: only the columns were shuffled. P M Pᵀ shuffles both axes."),
+                    (_count_rows_only(visible), f"Case “{name}”: you compared M with its rows shuffled. P M Pᵀ shuffles rows and columns by the same order."),
+                    (_count_swaps(visible), f"Case “{name}”: you tried swaps of two rows only. There are n! orders, such as the reversal or a swap of two blocks.")]
+        expect_close(got, expected, mistakes=[(value, text) for value, text in mistakes if value != expected])
+
+
+register(Exercise(
+    id="0x01.3", kind="build", minutes=8,
+    prompt="Write `count_symmetries(visible)`: for how many of the n! orders is P M Pᵀ = M? `visible` is a boolean [n, n] tensor, n ≤ 5. "
+           "It is tried on a padding mask, on a window |i − j| ≤ 1, on two packed causal segments, on a triangle and on no mask.",
+    hint="itertools.permutations(range(n)) lists the orders; compare visible[order][:, order] with visible.",
+    check=_check_symmetries, solution=count_symmetries,
+    praise="A window keeps the reversal, packed segments may trade places, padding lets the real rows mix. Only what the mask tells apart has an order.",
+    wrong_answers={"rows only": (_count_rows_only, "its rows shuffled"), "columns only": (_count_columns_only, "only the columns"),
+                   "swaps": (_count_swaps, "swaps of two rows only")},
+))
+
+
+# 4 --- break the claim that two layers see every order
+
+START = [1.0, 0.0, 3.0]
+
+
+def _prefix_means(rows):
+    return [sum(rows[: i + 1]) / (i + 1) for i in range(len(rows))]
+
+
+def _last_after_two(rows):
+    return _prefix_means(_prefix_means(rows))[-1]
+
+
+def _check_confused(answer):
+    expect_close(sorted(answer) if type(answer) in (list, tuple) and all(type(x) in (int, float) for x in answer) else answer, sorted(START),
+                 mistakes=[(sorted([1.0, 1.0, 3.0]), "Use the same three rows: an order, no new numbers.")])
+    rows = [float(x) for x in answer]
+    if rows == START:
+        raise Wrong("That is the first order itself. Look for another one.")
+    if abs(_last_after_two(rows) - _last_after_two(START)) > 1e-12:
+        raise Wrong(f"Two layers tell these apart: the last row gives {_last_after_two(rows) * 18:.0f}/18 against {_last_after_two(START) * 18:.0f}/18. "
+                    f"Row 0 weighs 11/18, row 1 weighs 5/18, row 2 weighs 2/18.")
+
+
+register(Exercise(
+    id="0x01.4", kind="break", minutes=6,
+    prompt="“Two causal layers always tell the order of their rows.” Break it. Each layer is the mean of the visible prefix. Give an order of "
+           "the rows 1, 0, 3 other than [1, 0, 3] whose last row after two layers is the same. Answer with a list.",
+    hint="After two layers the last row is (11·row 0 + 5·row 1 + 2·row 2)/18. There are five other orders.",
+    check=_check_confused, solution=[0.0, 3.0, 1.0],
+    praise="Both give 17/18. Two layers can depend on order; whether a given pair of orders differs is a matter of weights and rows.",
+    wrong_answers={"same": ([1.0, 0.0, 3.0], "the first order itself"), "one layer": ([0.0, 1.0, 3.0], "11/18 against 17/18"),
+                   "reversed": ([3.0, 0.0, 1.0], "35/18 against 17/18"), "other rows": ([1.0, 1.0, 3.0], "no new numbers")},
+))

@@ -1,0 +1,146 @@
+"""Exercises of 0x05: the ladder, one row, reading a position back, and a table that fools three checks."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from positionlib.exercises.answers import Wrong, call, expect_choice, expect_close
+from positionlib.exercises.registry import Exercise, register
+from positionlib.mechanisms.sinusoidal import sinusoidal_rows, sinusoidal_table
+
+register(Exercise(
+    id="0x05.1", kind="recall", minutes=2,
+    prompt="A table of width 64 is rebuilt with base 100 instead of 10,000. What changes? "
+           "(a) the norm of the rows  (b) every wavelength  (c) every wavelength but the first  (d) the shape",
+    hint="Write down the exponent of the base for pair 0.", solution="c",
+    check=lambda answer: expect_choice(answer, "c", {
+        "a": "Each pair still adds sin² + cos² = 1, whatever its frequency: the norm stays √32.",
+        "b": "Pair 0 has exponent 0, and base⁰ = 1 for every base: its wavelength stays 2π.",
+        "d": "The shape comes from length and width alone, which is why no shape check sees the base."}),
+    wrong_answers={"norm": ("a", "norm stays √32"), "all": ("b", "stays 2π"), "shape": ("d", "no shape check")},
+    praise="Pair 0 is fixed by exponent 0; all others move."))
+
+
+def row(position: int, d_model: int, base: float) -> list[float]:
+    channels = []
+    for i in range(d_model // 2):
+        angle = position * base ** (-2 * i / d_model)
+        channels += [math.sin(angle), math.cos(angle)]
+    return channels
+
+
+def _row_with(exponent):
+    """A row whose channel c has angle position · base^(−exponent(c, d))."""
+    def wrong(position: int, d_model: int, base: float) -> list[float]:
+        angles = [position * base ** -exponent(c, d_model) for c in range(d_model)]
+        return [math.cos(a) if c % 2 else math.sin(a) for c, a in enumerate(angles)]
+    return wrong
+
+
+def _row_concatenated(position: int, d_model: int, base: float) -> list[float]:
+    angles = [position * base ** (-2 * i / d_model) for i in range(d_model // 2)]
+    return [math.sin(a) for a in angles] + [math.cos(a) for a in angles]
+
+
+_row_half = _row_with(lambda c, d: (c // 2) / d)
+_row_own = _row_with(lambda c, d: c / d)
+_ROW_MISTAKES = [
+    (_row_half, "Your exponent is i/d. The paper writes 2i/d: with i/d the ladder covers only the square root of the base."),
+    (_row_own, "Your sine and cosine of one pair use different exponents. Both channels 2i and 2i+1 take 2i/d; only then is each pair a circle."),
+    (_row_concatenated, "Those are the right numbers in the concatenated layout.\nInterleaved means sine and cosine of one pair side by side."),
+]
+
+
+def _check_row(answer) -> None:
+    for arguments in ((7, 6, 1000.0), (11, 10, 500.0)):
+        got = call(answer, *arguments)
+        expect_close(got, row(*arguments), atol=1e-6, mistakes=[(wrong(*arguments), why) for wrong, why in _ROW_MISTAKES])
+
+
+register(Exercise(
+    id="0x05.2", kind="build", minutes=6,
+    prompt="Write `row(position, d_model, base)`: the interleaved row as a list of d_model numbers (paper ladder).",
+    hint="One angle a pair: `position * base ** (-2 * i / d_model)`. Append its sine, then its cosine.",
+    check=_check_row, solution=row,
+    wrong_answers={"half": (_row_half, "exponent is i/d"), "own": (_row_own, "different exponents"),
+                   "concatenated": (_row_concatenated, "concatenated layout")}))
+
+
+def read_position(row: list[float], base: float) -> int:
+    d, position = len(row), 0.0
+    for i in reversed(range(d // 2)):                                       # slowest pair first
+        wavelength = 2 * math.pi * base ** (2 * i / d)
+        here = math.atan2(row[2 * i], row[2 * i + 1]) / (2 * math.pi) * wavelength
+        position = here + wavelength * round((position - here) / wavelength) if i < d // 2 - 1 else here % wavelength
+    return round(position)
+
+
+def _slow_only(row: list[float], base: float) -> int:
+    d = len(row)
+    return round(math.atan2(row[-2], row[-1]) % (2 * math.pi) * base ** (2 * (d // 2 - 1) / d))
+
+
+def _fast_only(row: list[float], base: float) -> int:
+    return round(math.atan2(row[0], row[1]) % (2 * math.pi))
+
+
+def _swapped(row: list[float], base: float) -> int:
+    turned = list(row)
+    turned[0::2], turned[1::2] = row[1::2], row[0::2]
+    return read_position(turned, base)
+
+
+def _check_read(answer) -> None:
+    positions = [612, 937, 1404, 2500]
+    rows = (sinusoidal_rows(torch.tensor(positions), 6, base=8000.0, output_dtype=torch.float64) * 100).round() / 100
+    given = [(r, 8000.0) for r in rows.tolist()]
+    expect_close([call(answer, *arguments) for arguments in given], positions, mistakes=[
+        ([_slow_only(*g) for g in given], "Close, but some are off by a few: you used the slow pair alone. Let each faster pair correct the estimate."),
+        ([_fast_only(*g) for g in given], "Pair 0 alone gives the position modulo 2π. Start from the slowest pair, then refine."),
+        ([_swapped(*g) for g in given], "Sine and cosine are swapped: the angle is atan2(sine, cosine), with the sine first.")])
+
+
+register(Exercise(
+    id="0x05.3", kind="build", minutes=12,
+    prompt="Write `read_position(row, base)`: the integer position of an interleaved row that was rounded to two decimals. "
+           "Positions lie below the longest wavelength.",
+    hint="From slow to fast: a pair gives the position modulo its wavelength; add the number of whole wavelengths that comes closest "
+         "to the estimate of the slower pairs.",
+    check=_check_read, solution=read_position,
+    wrong_answers={"slow": (_slow_only, "slow pair alone"), "fast": (_fast_only, "modulo 2π"), "swapped": (_swapped, "sine first")}))
+
+
+def impostor(length: int, d_model: int):
+    return sinusoidal_table(length, d_model, base=100.0)
+
+
+def _check_impostor(answer) -> None:
+    length, d = 40, 12
+    true = sinusoidal_table(length, d, output_dtype=torch.float64)
+    got = call(answer, length, d)
+    if not isinstance(got, torch.Tensor) or not got.dtype.is_floating_point:
+        raise Wrong("Return a floating-point tensor [length, d_model].")
+    got = got.detach().double()
+    if got.shape != true.shape:
+        raise Wrong(f"The first check caught you: shape {list(got.shape)}, expected {list(true.shape)}.")
+    if not bool(((got.norm(dim=1) - math.sqrt(d / 2)).abs() < 1e-4).all()):
+        raise Wrong("The second check caught you: some row's norm is not √(d/2). Keep every pair on its circle.")
+    if not bool(((got[:, :2] - true[:, :2]).abs() < 1e-4).all()):
+        raise Wrong("The third check caught you: pair 0 differs. Which setting moves every pair but the first?")
+    if float((got - true).abs().max()) < 0.1:
+        raise Wrong("All three checks pass, but nothing is wrong with this table: no value is off by 0.1 or more.")
+
+
+register(Exercise(
+    id="0x05.4", kind="break", minutes=5,
+    prompt="A loader checks three things: the shape, every row's norm, and pair 0. Write `impostor(length, d_model)`: a table that passes "
+           "all three and is wrong by at least 0.1 somewhere for a checkpoint of base 10,000.",
+    hint="The library's `sinusoidal_table` has settings that shape, norm and pair 0 cannot see.",
+    check=_check_impostor, solution=impostor,
+    wrong_answers={"honest": (lambda n, d: sinusoidal_table(n, d), "nothing is wrong"),
+                   "longer": (lambda n, d: sinusoidal_table(n + 1, d, base=100.0), "first check"),
+                   "zeros": (lambda n, d: torch.zeros(n, d), "second check"),
+                   "layout": (lambda n, d: sinusoidal_table(n, d, layout="concatenated"), "third check")},
+    praise="Shape, norm and pair 0 are blind to the base. Row 1 is not: there each pair's angle is its frequency."))
