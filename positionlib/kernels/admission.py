@@ -1,0 +1,57 @@
+"""Which calls the fused kernel admits, and whether it can run here at all. Triton is imported on the first question, not before."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+KINDS = ("content", "alibi_relative", "alibi_symmetric", "t5")
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+def interpreted() -> bool:
+    """Whether Triton was loaded under TRITON_INTERPRET=1 and so runs kernels on the CPU, slowly and for proof only."""
+    from triton.runtime import JITFunction
+
+    from positionlib.kernels import tile
+
+    return not isinstance(tile.forward_tile, JITFunction)
+
+
+def available() -> bool:
+    """Whether a fused kernel can run here at all: Triton is installed, and there is a GPU or the interpreter."""
+    return find_spec("triton") is not None and (torch.cuda.is_available() or interpreted())
+
+
+def refusal(q: Float[Tensor, "B H Q D"], k: Float[Tensor, "B Hkv K D"], v: Float[Tensor, "B Hkv K D"], *, kind: str = "content",
+            table: Tensor | None = None, allowed: Tensor | None = None) -> str | None:
+    """None when the kernel admits the call, else the reason, naming what is missing.
+
+    ``kind`` is the score function wanted (one of ``KINDS`` when there is one), ``table`` the parameter behind it, ``allowed``
+    the geometry's free visibility matrix. Shapes that do not fit together are the caller's to refuse.
+    """
+    width = q.shape[-1]
+    if find_spec("triton") is None:
+        return "Triton is not installed"
+    if kind not in KINDS:
+        return f"no score function for {kind}: there is {', '.join(KINDS)}"
+    if allowed is not None:
+        return "an arbitrary visibility matrix: the kernel knows causal order, key_active and segments"
+    if q.dtype not in DTYPES or not q.dtype == k.dtype == v.dtype:
+        return f"dtype {q.dtype}, {k.dtype}, {v.dtype}: the kernel takes one of float16, bfloat16 or float32 for all three"
+    if width % 16 or not 16 <= width <= 256 or v.shape[-1] != width:
+        return f"head width {width} (values {v.shape[-1]}): the kernel takes one width, 16 to 256 in multiples of 16"
+    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (q, k, v, table)):
+        return "a gradient is required: the kernel has no backward"
+    if interpreted():
+        return None if q.device.type == "cpu" else f"device {q.device}: the interpreter takes CPU tensors"
+    if q.device.type != "cuda":
+        return f"device {q.device}: the kernel runs on CUDA, or on the CPU under TRITON_INTERPRET=1"
+    if q.dtype == torch.float64:
+        return "dtype torch.float64: on a GPU the kernel takes float16, bfloat16 or float32"
+    if torch.cuda.get_device_capability(q.device) < (8, 0):
+        return "compute capability below 8.0: Triton has no tensor-core path there"
+    return None
