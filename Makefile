@@ -1,4 +1,4 @@
-# make book | serve | test | test-all | notebooks | clean      (README.md says what each is for)
+# make book | serve | test | test-all | notebooks | kernels | clean      (README.md says what each is for)
 
 PYTHON ?= python3
 PORT   ?= 8000
@@ -14,7 +14,7 @@ export OPENBLAS_NUM_THREADS := 1
 export PYDEVD_DISABLE_FILE_VALIDATION := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: book serve test test-all notebooks clean environment
+.PHONY: book serve test test-all notebooks kernels clean environment
 .DEFAULT_GOAL := book
 
 # The stamp holds a checksum, not a date: a checkout that touches files installs nothing again.
@@ -56,6 +56,10 @@ test-all: environment
 
 notebooks: environment
 	@$(BIN)/python book/tools/execute.py chapters/*.ipynb
+
+# Compiles for real targets, which a process that interprets kernels cannot do.
+kernels: environment
+	@env -u TRITON_INTERPRET $(BIN)/python -m positionlib.kernels.compile
 
 clean:
 	rm -rf _build .cache .hypothesis build *.egg-info .venv

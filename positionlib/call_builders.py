@@ -194,8 +194,8 @@ def describe(call: PositionCall, limit: int) -> str:
     """The row table of a call as text; see :meth:`PositionCall.explain`."""
     space, queries, keys = call.row_space, set(call.query_space.row_indices), set(key_rows(call))
     committed, seen = call.cache.committed_length, call.cache.past_seen_tokens
-    lines = [f"{call.mode} call: {len(queries)} queries ({call.query_space.coordinate_frame}), {len(keys)} keys ({call.key_space.coordinate_frame}), "
-             f"mask {call.visibility.mask_id}, isolation {call.visibility.segment_isolation}",
+    sides = f"{len(queries)} queries ({call.query_space.coordinate_frame}), {len(keys)} keys ({call.key_space.coordinate_frame})"
+    lines = [f"{call.mode} call: {sides}, mask {call.visibility.mask_id}, isolation {call.visibility.segment_isolation}",
              f"cache: {call.cache.cache_id or 'none'}, committed {committed}, past seen {seen}; method: {call.position_method.family}",
              f"{'row':>5} {'storage':>8} {'sequence':>9} {'stream':>8} {'position':>9} {'token':>6}  role"]
     count = len(space.storage_rows)

@@ -57,6 +57,8 @@ class Contract(BaseModel):
 
     @classmethod
     def model_validate(cls, obj: Any, **options: Any) -> Self:
+        """Read a mapping; pydantic's errors become the library's."""
+        """As in pydantic; a fault is a :class:`PositionContractError` that names the field."""
         try:
             return super().model_validate(obj, **options)
         except ValidationError as error:
@@ -69,6 +71,7 @@ class Contract(BaseModel):
 
     @classmethod
     def model_construct(cls, _fields_set: set[str] | None = None, **values: Any) -> Self:
+        """Refused: it would skip validation."""
         raise PositionContractError(cls.__name__, values, "a validated construction", f"Call {cls.__name__}(...) itself.")
 
 

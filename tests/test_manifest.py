@@ -65,7 +65,8 @@ def test_unknown_missing_and_unsupported_fields_are_named():
     assert refused(lambda: PositionCall(**document), "request.releas_id").remedy == "Did you mean release_id?"
     del document["request"]["releas_id"]
     refused(lambda: PositionCall(**document), "request.release_id")
-    assert "numinens.position-call.v1" in refused(lambda: decode(schema="v0"), "schema").expected
+    error = refused(lambda: decode(schema="v0"), "schema")
+    assert "numinens.position-call.v1" in error.expected and "Migrate" in error.remedy
     without = PositionCall.decode(4).to_dict()
     del without["schema"]
     refused(lambda: PositionCall(**without), "schema")

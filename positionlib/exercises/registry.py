@@ -43,7 +43,7 @@ class Feedback:
     message: str
 
     def __str__(self) -> str:
-        return f"{self.id}: {'correct' if self.passed else 'not yet'}. {self.message}"
+        return _wrapped(f"{self.id}: {'correct' if self.passed else 'not yet'}. {self.message}")
 
     def _ipython_display_(self) -> None:
         """``check`` has printed the message already; a notebook need not show it twice."""
@@ -99,6 +99,11 @@ class Exercise:
         return textwrap.dedent(inspect.getsource(self.solution)).strip() if callable(self.solution) else repr(self.solution)
 
 
+def _wrapped(text: str) -> str:
+    """Lines of a width that a page column shows whole; the text's own line breaks stay."""
+    return "\n".join(textwrap.fill(line, 72) for line in text.splitlines())
+
+
 class Registry:
     """Exercises by id. ``package`` names the package whose section files register themselves on demand; None for none."""
 
@@ -135,7 +140,7 @@ class Registry:
 
     def hint(self, identifier: str) -> None:
         """Print the hint."""
-        print(self.get(identifier).hint)
+        print(_wrapped(self.get(identifier).hint))
 
     def solution(self, identifier: str) -> None:
         """Print the solution."""

@@ -79,14 +79,14 @@ def compile_kernel(kind: str, arch: int, dtype: str, width: int, phase: str) -> 
     lse, table = torch.empty(batch, heads, queries, device="meta"), torch.empty(heads, 257, device="meta")
     row, column = (torch.empty(batch, n, dtype=torch.int64, device="meta") for n in (queries, keys))
     _, arguments, options = launch_arguments(q, lse, q, k, k, row, column, column.bool(), row, column, table, kind, 128, True, 0.125)
-    triton.runtime.driver.set_active(AbsentGpu(arch))
+    triton.runtime.driver.set_active(_AbsentGpu(arch))
     binary = forward_tile.warmup(*arguments, grid=(1,), **options)
     usage = _resource_usage(binary.asm["cubin"])
     tensor_cores = len(re.findall(r"\b(?:mma\.sync|wgmma\.mma_async)\b", binary.asm["ptx"]))
     return Report(kind, arch, dtype, width, phase, usage["REG"], usage["STACK"], binary.metadata.shared, tensor_cores)
 
 
-class AbsentGpu:
+class _AbsentGpu:
     """Stands where Triton asks its driver for the device, so that the launcher's own path compiles for a GPU that is not there."""
 
     def __init__(self, arch: int) -> None:

@@ -13,7 +13,7 @@ from positionlib.geometry import AttentionGeometry
 from positionlib.lab.registry import Claim, Failure, register
 from positionlib.mechanisms.nope import NoPE
 from positionlib.mechanisms.sinusoidal import Sinusoidal
-from positionlib.widgets.permutation import carry, hand_case
+from positionlib.permutation import carry, hand_case
 
 SWAP = torch.tensor([2, 1, 0, 3])  # "dog bites man ." becomes "man bites dog ."
 TRIANGLE = torch.ones(4, 4, dtype=torch.bool).tril()

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from positionlib.errors import PositionContractError, require_choice, require_count
+from positionlib.errors import PositionContractError, require, require_choice, require_count
 from positionlib.mechanisms.sinusoidal import inverse_frequencies, sinusoidal_rows
 
 CASTS = ("positions", "table", "none")
@@ -61,11 +61,13 @@ def precision_sweep(length: int, d_model: int, *, base: float = 10_000.0, dtype:
     Raises
     ------
     PositionContractError
-        fewer than two rows, an unknown cast, or a width or base that the table refuses.
+        fewer than two rows, an unknown cast, positions that the dtype turns into infinity, or a width or base that the table
+        refuses.
     """
-    require_count("length", length, 2)
-    require_count("start", start, 0)
+    last = require_count("start", start, 0) + require_count("length", length, 2) - 1
     require_choice("cast", cast, CASTS)
+    require(cast != "positions" or last <= torch.finfo(dtype).max, "dtype", dtype, f"a range that reaches position {last}",
+            "Cast the table instead: an infinite position has no sine.")
     positions = torch.arange(start, start + length)
     exact = sinusoidal_rows(positions, d_model, base=base, output_dtype=torch.float64)
     stored = _stored(positions, exact, d_model, base, dtype, cast)

@@ -75,7 +75,7 @@ def test_a_long_range_takes_seconds():
 
 
 @pytest.mark.parametrize("settings, field", [(dict(length=1, d_model=8), "length"), (dict(length=9, d_model=7), "d_model"), (dict(length=9, d_model=8, cast="phase"), "cast"),
-                                             (dict(length=9, d_model=8, start=-1), "start")])
+                                             (dict(length=9, d_model=8, start=-1), "start"), (dict(length=9, d_model=8, start=65_530, dtype=torch.float16, cast="positions"), "dtype")])
 def test_bad_sweeps_are_refused(settings, field):
     with pytest.raises(PositionContractError) as caught:
         precision_sweep(**settings)

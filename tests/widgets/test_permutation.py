@@ -9,7 +9,8 @@ import torch
 
 import positionlib as pl
 from positionlib.widgets.panels import Badges, Matrices
-from positionlib.widgets.permutation import REGIMES, WORDS, hand_case, permutation_proof
+from positionlib.permutation import hand_case
+from positionlib.widgets.permutation import REGIMES, WORDS, permutation_proof
 
 ORDERS = list(itertools.permutations(range(4)))
 POWERS = [[1, 1, 4, 2], [4, 1, 1, 2], [2, 1, 4, 1], [4, 1, 2, 1]]  # exp(score), row reads column
