@@ -83,7 +83,11 @@ def masked_softmax(scores: Float[Tensor, "*B Q K"], visible: Bool[Tensor, "*B Q 
 
 def _eager(q, k, v, term, geometry, scale, reason):
     compute = torch.promote_types(q.dtype, torch.float32)
-    qc, kc, vc = q.to(compute), _per_query_head(k, q).to(compute), _per_query_head(v, q).to(compute)
+    visible = geometry.visible
+    visible = visible[:, None] if visible.ndim == 3 else visible[None, None]  # [1|B, 1, Q, K]
+    # Padding and empty cache slots may hold NaN, and 0 · NaN is NaN: a key that no row sees enters neither product.
+    unseen = ~visible.any(-2)[..., None]  # [1|B, 1, K, 1]
+    qc, kc, vc = q.to(compute), *(_per_query_head(t, q).to(compute).masked_fill(unseen, 0.0) for t in (k, v))
     positions = geometry.query_positions, geometry.key_positions
     if isinstance(term, QKTransform):
         qc, kc = term.rotate(qc, positions[0]), term.rotate(kc, positions[1])
@@ -100,8 +104,6 @@ def _eager(q, k, v, term, geometry, scale, reason):
         scores = content * scale
     else:
         scores = (content + bias) * scale if term.inside_scale else content * scale + bias
-    visible = geometry.visible
-    visible = visible[:, None] if visible.ndim == 3 else visible[None, None]  # [1|B, 1, Q, K]
     probabilities = masked_softmax(scores, visible)
     out = probabilities @ vc
     if classes is not None and term.value_table is not None:

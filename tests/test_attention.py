@@ -133,6 +133,19 @@ def test_hidden_scores_have_no_influence():
     assert bool(torch.isfinite(scores.grad).all()) and bool((scores.grad[:, 1] == 0).all())
 
 
+def test_what_lies_in_padding_has_no_influence_not_even_as_nan():
+    active = torch.tensor([True, False, True, True, False])
+    g, (q, k, v) = pl.AttentionGeometry.causal_self(5, key_active=active), inputs()
+    want = pl.attend(q, k, v, None, g)
+    for fill in (math.nan, math.inf, -math.inf):
+        k[:, :, ~active], v[:, :, ~active] = fill, fill
+        leaves = [t.clone().requires_grad_() for t in (q, k, v)]
+        out = pl.attend(*leaves, None, g)
+        assert torch.equal(out, want)
+        out.sum().backward()
+        assert bool(torch.isfinite(leaves[0].grad).all()) and bool((leaves[2].grad[:, :, ~active] == 0).all())
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_low_precision_rounds_once_at_the_end(dtype):
     """Both sides read the rounded inputs, so a float16 or bfloat16 result may miss by half a unit in its last place, and no more."""

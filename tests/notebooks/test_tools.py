@@ -5,7 +5,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 from book.tools.links import problems
 from book.tools.measure import measure, words
-from book.tools.prune import prune
+from book.tools.prune import prune, prune_icons
 
 
 def site(folder, **pages):
@@ -48,6 +48,19 @@ def test_what_a_page_loads_of_mathjax_is_kept(tmp_path):
     assert prune(tmp_path) == 2 * len(dropped)
     assert sorted(f.relative_to(tmp_path).as_posix() for f in tmp_path.rglob("*") if f.is_file()) == sorted(kept)
     assert not (tmp_path / "sre").exists()
+
+
+def test_icons_in_use_keep_their_rules_and_lose_their_script(tmp_path):
+    styles, scripts = tmp_path / "_static" / "styles", tmp_path / "_static" / "scripts"
+    for folder in (styles, scripts):
+        folder.mkdir(parents=True)
+    (styles / "theme.css").write_text('.fa-bars:before,.fa-navicon:before{content:"\\f0c9"}.fa-moon:before{content:"m"}.fa-cat:before{content:"c"}p{color:red}')
+    (scripts / "fontawesome.js").write_text("x" * 10)
+    (scripts / "own.js").write_text("show('fa-moon')")
+    (tmp_path / "a.html").write_text('<script defer src="_static/scripts/fontawesome.js?v=1"></script><i class="fa-navicon"></i>')
+    assert prune_icons(tmp_path) == 10 + len('.fa-cat:before{content:"c"}')
+    assert (styles / "theme.css").read_text() == '.fa-bars:before,.fa-navicon:before{content:"\\f0c9"}.fa-moon:before{content:"m"}p{color:red}'
+    assert (tmp_path / "a.html").read_text() == '<i class="fa-navicon"></i>' and not (scripts / "fontawesome.js").exists()
 
 
 @pytest.mark.parametrize("text, count", [
