@@ -15,7 +15,7 @@ from torch import Tensor
 
 from positionlib.errors import UnsupportedPositionContract, require, require_choice
 from positionlib.geometry import AttentionGeometry
-from positionlib.terms import QKTransform, Relation, ScoreBias, StateRows, Term, VisibilityOnly, require_heads
+from positionlib.terms import Decomposition, QKTransform, Relation, ScoreBias, StateRows, Term, VisibilityOnly, require_heads
 
 BACKENDS = ("auto", "eager", "triton")
 
@@ -91,25 +91,30 @@ def _eager(q, k, v, term, geometry, scale, reason):
     positions = geometry.query_positions, geometry.key_positions
     if isinstance(term, QKTransform):
         qc, kc = term.rotate(qc, positions[0]), term.rotate(kc, positions[1])
-    content = qc @ kc.transpose(-1, -2)  # [B, H, Q, K]
-    bias, classes = None, None
-    if isinstance(term, ScoreBias):
-        bias = term.materialize(*positions, dtype=compute)  # [1|B, H, Q, K]
-    elif isinstance(term, Relation):
-        classes = term.classes(*positions)  # [*B, Q, K]
-        if term.key_table is not None:
-            # Scaled with the content: q·(k + a) / √d, as Shaw writes it.
-            content = content + _pick(qc @ term.key_table.to(compute).transpose(-1, -2), classes)
-    if bias is None:
-        scores = content * scale
-    else:
-        scores = (content + bias) * scale if term.inside_scale else content * scale + bias
+    scores, bias, classes = _scores(qc, kc, term, positions, scale)
     probabilities = masked_softmax(scores, visible)
     out = probabilities @ vc
     if classes is not None and term.value_table is not None:
         mass = _class_mass(probabilities, classes, term.rule.num_classes)
         out = out + mass @ term.value_table.to(compute)
     return out.to(q.dtype), AttendTrace("eager", reason, scale, scores, bias, visible, probabilities)
+
+
+def _scores(q, k, term, positions, scale):
+    """(scores [B, H, Q, K], the bias in them or None, the relation classes or None)."""
+    if isinstance(term, Decomposition):
+        return term.scores(q, k, *positions, scale), None, None
+    content = q @ k.transpose(-1, -2)
+    if isinstance(term, ScoreBias):
+        bias = term.materialize(*positions, dtype=q.dtype)  # [1|B, H, Q, K]
+        return ((content + bias) * scale if term.inside_scale else content * scale + bias), bias, None
+    if isinstance(term, Relation):
+        classes = term.classes(*positions)  # [*B, Q, K]
+        if term.key_table is not None:
+            # Scaled with the content: q·(k + a) / √d, as Shaw writes it.
+            content = content + _pick(q @ term.key_table.to(q.dtype).transpose(-1, -2), classes)
+        return content * scale, None, classes
+    return content * scale, None, None
 
 
 def _pick(by_class: Float[Tensor, "B H Q C"], classes: Tensor) -> Float[Tensor, "B H Q K"]:

@@ -1,4 +1,4 @@
-"""What a mechanism may change: the five kinds of term.
+"""What a mechanism may change: the kinds of term.
 
 A term is a description (tables, a class rule, slopes), built from tensors alone. The eager reference expands it to the exact
 [1|B, H, Q, K] it means; a kernel evaluates the same description inside a tile and never builds that object.
@@ -9,6 +9,8 @@ kind                changes                                  examples
 StateRows           the input state [.., N, D]               sinusoidal, learned absolute
 ScoreBias           the scores [1|B, H, Q, K]                T5 (ClassBias), ALiBi (SlopeBias)
 Relation            scores and the value sum                 Shaw
+Decomposition       the scores as a sum of q, k and          Transformer-XL, DeBERTa, TUPE
+                    position products
 QKTransform         q and k before their product             rotary
 VisibilityOnly      nothing: the mask carries the order      causal NoPE
 ==================  =======================================  ==============================
@@ -176,6 +178,16 @@ class Relation(Term):
     def classes(self, query_positions: Int[Tensor, "*B Q"], key_positions: Int[Tensor, "*B K"]) -> Int[Tensor, "*B Q K"]:
         """Class id of every pair."""
         return self.rule.classes(_offsets(query_positions, key_positions, self.sign))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Decomposition(Term):
+    """Scores that are a sum of products of content and position; the mechanism's own subclass says of which."""
+
+    def scores(self, q: Float[Tensor, "B H Q D"], k: Float[Tensor, "B H K D"], query_positions: Int[Tensor, "*B Q"],
+               key_positions: Int[Tensor, "*B K"], scale: float) -> Float[Tensor, "B H Q K"]:
+        """The finished scores, content and ``scale`` included."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
