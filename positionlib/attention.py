@@ -1,7 +1,7 @@
 """attend(): scores = scale · q·k + term, hidden keys removed, softmax, weighted sum of the values.
 
 The eager path is the specification: it expands everything, computes in at least float32 and rounds once at the end. Rows that
-see no key give exactly zero and finite gradients.
+see no key give exactly zero and finite gradients. A key or value that is not finite makes the rows that see it NaN, and no other.
 """
 
 from __future__ import annotations
@@ -57,13 +57,17 @@ def attend(q: Float[Tensor, "B H Q D"], k: Float[Tensor, "B Hkv K D"], v: Float[
     _check_call(q, k, v, term, geometry)
     if scale is None:
         scale = term.score_scale if term is not None and term.score_scale is not None else 1.0 / math.sqrt(q.shape[-1])
+    require(isinstance(scale, (int, float)) and not isinstance(scale, bool) and math.isfinite(scale), "scale", scale, "a finite number",
+            "Leave it out for the term's own scale.")
     chosen, reason = _choose(q, k, v, term, geometry, backend)
     if chosen == "triton":
         from positionlib.runtime.fused import fused_attend
 
         out, trace = fused_attend(q, k, v, term, geometry, scale), AttendTrace(chosen, reason, scale)
     else:
-        out, trace = _eager(q, k, v, term, geometry, scale, reason)
+        # Autocast would run the reference's products in half precision.
+        with torch.autocast(q.device.type, enabled=False):
+            out, trace = _eager(q, k, v, term, geometry, scale, reason)
     return (out, trace) if return_trace else out
 
 
@@ -71,32 +75,37 @@ def masked_softmax(scores: Float[Tensor, "*B Q K"], visible: Bool[Tensor, "*B Q 
     """Softmax over the visible keys; a row with none gets zeros. A hidden score has no influence, not even as NaN or infinity."""
     require(isinstance(visible, Tensor) and visible.dtype == torch.bool, "visible", visible, "a boolean tensor, True = may attend",
             "State the polarity and compare, as in mask == 1.")
-    scores = scores.masked_fill(~visible, -math.inf)
+    require(scores.dtype.is_floating_point, "scores", scores, "floating point", "Cast the scores.")
+    # 70,000 equal weights already overflow a float16 sum.
+    wide = scores.to(torch.promote_types(scores.dtype, torch.float32)).masked_fill(~visible, -math.inf)
     if scores.shape[-1] == 0:
         return scores
     # An empty row has maximum −∞; subtracting 0 instead keeps exp(−∞) = 0 free of ∞ − ∞.
-    peak = scores.detach().amax(-1, keepdim=True)
-    weights = torch.exp(scores - peak.masked_fill(peak == -math.inf, 0.0))
+    peak = wide.detach().amax(-1, keepdim=True)
+    weights = torch.exp(wide - peak.masked_fill(peak == -math.inf, 0.0))
     total = weights.sum(-1, keepdim=True)
-    return weights / total.masked_fill(total == 0, 1.0)
+    return (weights / total.masked_fill(total == 0, 1.0)).to(scores.dtype)
 
 
 def _eager(q, k, v, term, geometry, scale, reason):
     compute = torch.promote_types(q.dtype, torch.float32)
     visible = geometry.visible
     visible = visible[:, None] if visible.ndim == 3 else visible[None, None]  # [1|B, 1, Q, K]
-    # Padding and empty cache slots may hold NaN, and 0 · NaN is NaN: a key that no row sees enters neither product.
-    unseen = ~visible.any(-2)[..., None]  # [1|B, 1, K, 1]
-    qc, kc, vc = q.to(compute), *(_per_query_head(t, q).to(compute).masked_fill(unseen, 0.0) for t in (k, v))
+    qc, kc, vc = q.to(compute), _per_query_head(k, q).to(compute), _per_query_head(v, q).to(compute)
+    # 0 · NaN is NaN: what is not finite is left out of the products, and given back to the rows that see it.
+    bad_k, bad_v = ~kc.isfinite().all(-1), ~vc.isfinite()
+    qc, kc, vc = qc.masked_fill(~visible.any(-1, keepdim=True), 0.0), kc.masked_fill(bad_k[..., None], 0.0), vc.masked_fill(bad_v, 0.0)
     positions = geometry.query_positions, geometry.key_positions
     if isinstance(term, QKTransform):
         qc, kc = term.rotate(qc, positions[0]), term.rotate(kc, positions[1])
     scores, bias, classes = _scores(qc, kc, term, positions, scale)
     probabilities = masked_softmax(scores, visible)
-    out = probabilities @ vc
+    poisoned = visible.to(compute) @ (bad_v | bad_k[..., None]).to(compute) > 0
+    out = (probabilities @ vc).masked_fill(poisoned, math.nan)
     if classes is not None and term.value_table is not None:
         mass = _class_mass(probabilities, classes, term.rule.num_classes)
         out = out + mass @ term.value_table.to(compute)
+    scores = scores.masked_fill(bad_k[:, :, None, :] & visible, math.nan)
     return out.to(q.dtype), AttendTrace("eager", reason, scale, scores, bias, visible, probabilities)
 
 
@@ -107,6 +116,8 @@ def _scores(q, k, term, positions, scale):
     content = q @ k.transpose(-1, -2)
     if isinstance(term, ScoreBias):
         bias = term.materialize(*positions, dtype=q.dtype)  # [1|B, H, Q, K]
+        require(bias.shape in ((1, *content.shape[1:]), content.shape), "bias", bias, f"[1|B, H, Q, K] = {tuple(content.shape)} exactly",
+                "A bias that broadcasts along a head, a query or a key means something else than it says.")
         return ((content + bias) * scale if term.inside_scale else content * scale + bias), bias, None
     if isinstance(term, Relation):
         classes = term.classes(*positions)  # [*B, Q, K]
@@ -136,11 +147,12 @@ def _per_query_head(x: Float[Tensor, "B Hkv K D"], q: Float[Tensor, "B H Q D"]) 
 
 
 def _check_call(q, k, v, term, geometry) -> None:
+    require(isinstance(geometry, AttentionGeometry), "geometry", geometry, "an AttentionGeometry", "Build it with call.geometry().")
     for name, t in (("q", q), ("k", k), ("v", v)):
-        require(t.ndim == 4, name, t, "shape [B, H, N, D]", "Split the heads before attending.")
+        require(isinstance(t, Tensor) and t.ndim == 4, name, t, "shape [B, H, N, D]", "Split the heads before attending.")
         require(t.dtype.is_floating_point and t.dtype == q.dtype, name, t, f"floating point, as q: {q.dtype}", "Cast q, k and v alike.")
         require(t.shape[0] == q.shape[0] and t.device == q.device, name, t, f"q's batch {q.shape[0]} and device {q.device}", "Move or match it.")
-    require(k.shape[-1] == q.shape[-1], "k", k, f"width {q.shape[-1]}, as q", "q and k share d_head.")
+    require(k.shape[-1] == q.shape[-1] > 0, "k", k, f"width {q.shape[-1]}, as q", "q and k share d_head.")
     require(v.shape[1:3] == k.shape[1:3], "v", v, f"{k.shape[1]} heads and {k.shape[2]} rows, as k", "k and v come from the same rows.")
     require(k.shape[1] > 0 and q.shape[1] % k.shape[1] == 0, "k", k, f"a head count that divides {q.shape[1]}", "Grouped queries share whole key heads.")
     for name, length, axis in (("query_positions", geometry.query_length, q.shape[2]), ("key_positions", geometry.key_length, k.shape[2])):
@@ -160,6 +172,10 @@ def _check_call(q, k, v, term, geometry) -> None:
     geometry.require_shared_frame(type(term).__name__)
     if isinstance(term, ScoreBias):
         require_heads(term, q.shape[1])
+    if isinstance(term, Relation):
+        for name, table, width in (("key_table", term.key_table, q.shape[-1]), ("value_table", term.value_table, v.shape[-1])):
+            require(table is None or (table.shape[-1] == width and table.shape[:-2] in ((), q.shape[1:2])), name, table,
+                    f"width {width}, for all heads or for each of {q.shape[1]}", "Give one row a class, as wide as the heads.")
 
 
 def _choose(q, k, v, term, geometry, backend) -> tuple[str, str]:

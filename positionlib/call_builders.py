@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import quote
 
 import torch
 
@@ -187,7 +188,7 @@ def compile_geometry(call: PositionCall, device: torch.device | str | None, mask
         query_segments=tensor([number_of[space.sequence_id_per_row[i]] for i in queries]) if isolated else None,
         key_segments=tensor([number_of[space.sequence_id_per_row[i]] for i in keys]) if isolated else None, allowed=mask,
         query_frame=call.query_space.coordinate_frame, key_frame=call.key_space.coordinate_frame, mode=call.mode,
-        scheme_id=f"{call.request.release_id}/{call.request.checkpoint_id}/{call.position_method.family}")
+        scheme_id="/".join(quote(part, safe="") for part in (call.request.release_id, call.request.checkpoint_id, call.position_method.family)))
 
 
 def describe(call: PositionCall, limit: int) -> str:

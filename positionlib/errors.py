@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+
 
 class PositionContractError(ValueError):
     """A call, a mechanism or a term was given something its contract does not allow.
@@ -49,9 +51,14 @@ def require(condition: bool, field: str, value: object, expected: str, remedy: s
 
 def require_count(field: str, value: object, minimum: int = 1) -> int:
     """Return ``value`` when it is an integer of at least ``minimum`` (booleans are not counts)."""
-    if isinstance(value, bool) or not hasattr(value, "__index__") or value.__index__() < minimum:
+    try:
+        # bool is an int, and so is the dtype of a one-element boolean tensor.
+        whole = None if isinstance(value, bool) or str(getattr(value, "dtype", "")).endswith("bool") else operator.index(value)
+    except TypeError:
+        whole = None
+    if whole is None or whole < minimum:
         raise PositionContractError(field, value, f"an integer of at least {minimum}", f"Pass {field} as a whole number.")
-    return value.__index__()
+    return whole
 
 
 def require_choice(field: str, value: object, choices: tuple[str, ...]) -> str:

@@ -171,7 +171,10 @@ class AttentionGeometry:
 
 
 def _integers(name: str, values: object) -> Tensor:
-    t = values if isinstance(values, Tensor) else torch.as_tensor(values)
+    try:
+        t = values if isinstance(values, Tensor) else torch.as_tensor(values, dtype=torch.int64 if values == [] else None)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        raise PositionContractError(name, values, "integers", "Pass a tensor or a list of whole numbers below 2^63.") from None
     if t.dtype.is_floating_point or t.dtype.is_complex or t.dtype == torch.bool:
         raise PositionContractError(name, values, "integers", "Keep positions and ids as integers; floats lose them above 2^8 to 2^24.")
     return t.long()

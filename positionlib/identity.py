@@ -10,7 +10,8 @@ identity                  section    may be reused when it is equal
 ========================  =========  ================================================================================================
 
 Their fields are the article's lists. 0x02A says "at least"; the cache identity adds ``release_id`` and ``origin``, which the article's
-failure-to-guard table (0x0C) asks of it.
+failure-to-guard table (0x0C) asks of it, and ``visibility``: behind the first layer a key depends on what its row could read. The other
+three are the article's tuples as they stand: necessary for reuse, within one checkpoint and one rule.
 
 A range of positions is named by its start (and its length where the identity has one). Positions that are no contiguous range, or that
 differ between the rows of a batch, have no such name: ``q_start`` and ``k_start`` then hold a digest of all of them, so that two
@@ -48,6 +49,7 @@ class CacheIdentity(NamedTuple):
     backend: tuple[str, str]
     release_id: str
     origin: tuple[int | str, int | str]
+    visibility: tuple[str, str, str, str]
 
 
 class AdmissionTuple(NamedTuple):
@@ -103,7 +105,8 @@ class IdentityRecord:
     """Everything that any of the four identities looks at. The last group is not in a manifest and is declared by the caller.
 
     ``q_start`` / ``k_start`` : first position of a contiguous range shared by the batch, else ``sha256:`` and a digest of all positions.
-    ``segment_ids`` : owners of the query rows and of the key rows. ``dtype`` of a derived bias is ``compute_dtype``.
+    ``segment_ids`` : owners of the query rows and of the key rows. ``visibility`` : mask, polarity, isolation, and a digest of which key
+    rows are active. ``dtype`` of a derived bias is ``compute_dtype``.
     """
 
     request_id: str
@@ -111,6 +114,7 @@ class IdentityRecord:
     checkpoint_id: str
     adapter_id: str | None
     segment_ids: tuple[tuple, tuple]
+    visibility: tuple[str, str, str, str]
     stack_role: str
     committed_length: int | tuple[int, ...]
     coordinate_frame: tuple[str, str]
@@ -158,7 +162,8 @@ class IdentityRecord:
             self.request_id, self.segment_ids, self.committed_length, self.coordinate_frame, self.relation_sign, self.checkpoint_id,
             self.adapter_id, self.position_method,
             (self.index_dtype, self.parameter_dtype, self.compute_dtype, self.score_accumulation_dtype),
-            (self.backend_id, self.implementation_revision), self.release_id, (self.q_start, self.k_start))
+            (self.backend_id, self.implementation_revision), self.release_id, (self.q_start, self.k_start),
+            self.visibility)
 
     @property
     def admission_tuple(self) -> AdmissionTuple:
@@ -200,9 +205,10 @@ def identity(call: PositionCall, **facts: Any) -> IdentityRecord:
     method, numerical = call.position_method, call.numerical_state
     rule, shape, batch = method.clipping_or_bucket_rule, method.score_bias_shape, call.batch or 1
     asks, reads = space.stream_per_row[queries[0]], space.stream_per_row[keys[0]]
-    declared = rule.bidirectional if rule else None
+    declared, seen = rule.bidirectional if rule else None, call.visibility
     return IdentityRecord(
         **dict(call.request), segment_ids=tuple(tuple(space.sequence_id_per_row[i] for i in rows) for rows in (queries, keys)),
+        visibility=(seen.mask_id, seen.polarity, seen.segment_isolation, _digest(tuple(space.active_token_per_row[i] for i in keys))),
         stack_role=asks if asks == reads else f"{asks}-reads-{reads}", committed_length=call.cache.committed_length,
         coordinate_frame=(call.query_space.coordinate_frame, call.key_space.coordinate_frame),
         q_start=_start(call.query_space.logical_positions, batch), k_start=_start(call.key_space.logical_positions, batch),
@@ -218,4 +224,8 @@ def _start(positions: tuple[int, ...], batch: int) -> int | str:
     length = len(positions) // batch
     if positions == tuple(range(positions[0], positions[0] + length)) * batch:
         return positions[0]
-    return "sha256:" + hashlib.sha256(repr((batch, positions)).encode()).hexdigest()
+    return _digest((batch, positions))
+
+
+def _digest(facts: tuple) -> str:
+    return "sha256:" + hashlib.sha256(repr(facts).encode()).hexdigest()

@@ -7,6 +7,7 @@ both are bounded in size and depth before anything is built.
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import yaml
@@ -37,6 +38,13 @@ class _Loader(yaml.SafeLoader):
         keys = [self.construct_object(key, deep=True) if isinstance(key, yaml.ScalarNode) else "?" for key, _ in node.value]
         _refuse_repeats(keys)
         return super().construct_mapping(node, deep=deep)
+
+
+# YAML 1.1 reads 010 as 8, 1_0 as 10 and 1:0 as 60; a reader of YAML 1.2 does not. Only plain decimals are numbers here.
+_INTEGER = "tag:yaml.org,2002:int"
+_Loader.yaml_implicit_resolvers = {first: [(tag, rule) for tag, rule in rules if tag != _INTEGER]
+                                   for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()}
+_Loader.add_implicit_resolver(_INTEGER, re.compile(r"^(?:0|-?[1-9][0-9]*)$"), list("-0123456789"))
 
 
 def _refuse_repeats(keys: list[Any]) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from positionlib.errors import PositionContractError, require, require_choice
+from positionlib.errors import PositionContractError, require, require_choice, require_count
 
 POLARITIES = ("true_is_visible", "true_is_masked")
 
@@ -44,6 +45,7 @@ def lengths_from_segments(segment_ids: Int[Tensor, "N"]) -> Int[Tensor, "S"]:
     PositionContractError
         an id that comes back after another one: its rows are not one sequence.
     """
+    require(segment_ids.ndim == 1 and not segment_ids.dtype.is_floating_point, "segment_ids", segment_ids, "integers [N]", "Pass one packed row.")
     ids, lengths = torch.unique_consecutive(segment_ids, return_counts=True)
     require(ids.unique().numel() == ids.numel(), "segment_ids", segment_ids.tolist(), "each id in one run",
             "Give the later run an id of its own.")
@@ -52,16 +54,19 @@ def lengths_from_segments(segment_ids: Int[Tensor, "N"]) -> Int[Tensor, "S"]:
 
 def cu_seqlens(lengths: Sequence[int] | Int[Tensor, "S"]) -> Int[Tensor, "S+1"]:
     """0, l_0, l_0 + l_1, …: where each sequence of a packed row starts, and where the last one ends."""
-    given = torch.as_tensor(lengths, dtype=torch.long)
-    require(bool((given >= 0).all()), "lengths", lengths, "lengths of at least 0", "A length counts rows.")
-    return torch.cat((given.new_zeros(1), given.cumsum(0)))
+    listed = lengths.tolist() if isinstance(lengths, Tensor) else lengths
+    require(isinstance(listed, Sequence) and not isinstance(listed, str), "lengths", lengths, "a list of lengths", "Give one length a sequence.")
+    starts = [0, *accumulate(require_count("lengths", n, 0) for n in listed)]
+    require(starts[-1] < 2**62, "lengths", lengths, "fewer than 2^62 rows in all", "A length counts rows.")
+    return torch.tensor(starts)
 
 
 def masked_mean(states: Float[Tensor, "*B N D"], active: Bool[Tensor, "*B N"]) -> Float[Tensor, "*B D"]:
     """Mean of the active rows; zeros where there is none. What stands in a padding row, even NaN, has no influence."""
     require(active.dtype == torch.bool, "active", active, "a boolean tensor, True = real row", "Use visible_from_mask with a named polarity.")
-    kept = states.masked_fill(~active[..., None], 0.0)
-    return kept.sum(-2) / active.sum(-1, keepdim=True).clamp_min(1)
+    require(active.shape == states.shape[:-1], "active", active, f"shape {tuple(states.shape[:-1])}, one flag a row", "Match the states.")
+    wide = states.to(torch.promote_types(states.dtype, torch.float32)).masked_fill(~active[..., None], 0.0)
+    return (wide.sum(-2) / active.sum(-1, keepdim=True).clamp_min(1)).to(states.dtype)
 
 
 def position_drift(trained_ids: Sequence[int], served_ids: Sequence[int], special_ids: Sequence[int]) -> tuple[tuple[int, int, int], ...]:

@@ -10,6 +10,7 @@ Sources: Vaswani et al. 2017 (section 3.5); Raffel et al. 2020 (section 2.1); Sh
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -37,8 +38,9 @@ def frequency_ladder(pairs: int, d_model: int, base: float = 10_000.0, *, ladder
         base not above 1, an unknown ladder, or an ``endpoint`` ladder of fewer than two pairs (it would divide by zero).
     """
     require_count("pairs", pairs)
+    require_count("d_model", d_model)
     require_choice("ladder", ladder, LADDERS)
-    require(math.isfinite(base) and base > 1, "base", base, "a finite number above 1", "The usual base is 10000.")
+    require(isinstance(base, (int, float)) and 1 < base < math.inf, "base", base, "a finite number above 1", "The usual base is 10000.")
     i = torch.arange(pairs, dtype=torch.float64)
     if ladder == "paper":
         return torch.exp(-math.log(base) * (2.0 * i / d_model))
@@ -61,8 +63,8 @@ class Clip:
         return 2 * self.max_distance + 1
 
     def classes(self, offset: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
-        """Class id of each signed offset; the caller has already chosen the sign."""
-        return offset.clamp(-self.max_distance, self.max_distance) + self.max_distance
+        """Class id of each signed offset, int64; the caller has already chosen the sign."""
+        return _whole("offset", offset).clamp(-self.max_distance, self.max_distance) + self.max_distance
 
 
 @dataclass(frozen=True)
@@ -128,9 +130,7 @@ class T5Buckets:
 
     def classes(self, relative_position: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
         """Bucket ids, int64, of ``relative_position`` = key position − query position. Integers in, integers compared: no float."""
-        require(not relative_position.dtype.is_floating_point and relative_position.dtype != torch.bool, "relative_position",
-                relative_position, "an integer tensor", "Keep positions as integers: a float offset has already lost positions.")
-        relative_position = relative_position.long()
+        relative_position = _whole("relative_position", relative_position)
         distance = relative_position.abs() if self.bidirectional else (-relative_position).clamp_min(0)
         edges = torch.tensor(self.thresholds, device=relative_position.device)
         bucket = torch.bucketize(distance, edges, right=True)
@@ -153,36 +153,33 @@ def t5_bucket(relative_position: Int[Tensor, "*shape"], *, bidirectional: bool, 
 def _thresholds(per_direction: int, max_distance: int, edge: str) -> tuple[int, ...]:
     exact = per_direction // 2
     logarithmic = per_direction - exact
-    distances = range(exact, max_distance + 1)
+    first = list(range(1, exact + 1))
     if edge == "exact":
-        # n belongs to log bucket m or later  ⇔  (n/E)^L ≥ (M/E)^m, compared as whole numbers.
-        def log_bucket(n: int) -> int:
-            m = 0
-            while m < logarithmic and n**logarithmic >= max_distance ** (m + 1) * exact ** (logarithmic - m - 1):
-                m += 1
-            return m
-
-        log_buckets = [log_bucket(n) for n in distances]
-    else:
-        log_buckets = _float32_log_buckets(exact, logarithmic, max_distance, edge)
-    first: list[int] = list(range(1, exact + 1))
+        # n belongs to log bucket m or later  ⇔  (n/E)^L ≥ (M/E)^m, compared as whole numbers; the left side grows with n.
+        for m in range(1, logarithmic):
+            bound = max_distance**m * exact ** (logarithmic - m)
+            first.append(bisect_left(range(max_distance), bound, lo=exact, key=lambda n: n**logarithmic))
+        return tuple(first)
+    buckets = _float32_log_buckets(exact, logarithmic, max_distance, edge)
     for m in range(1, logarithmic):
-        first.append(next((n for n, b in zip(distances, log_buckets) if b >= m), max_distance))
+        reached = np.flatnonzero(buckets >= m)
+        first.append(exact + int(reached[0]) if len(reached) else max_distance)
     return tuple(first)
 
 
-def _float32_log_buckets(exact: int, logarithmic: int, max_distance: int, edge: str) -> list[int]:
-    """The released expressions, rounded where they round. T5X leaves float32 after the logarithm, the others stay in it."""
+def _float32_log_buckets(exact: int, logarithmic: int, max_distance: int, edge: str) -> np.ndarray:
+    """Log buckets of the distances E..M by the released expressions, rounded where they round: T5X leaves float32 after the logarithm."""
+    require(max_distance <= 2**20, "max_distance", max_distance, "at most 2^20 for a released edge", "Use edge='exact'.")
     ratio = np.arange(exact, max_distance + 1, dtype=np.float32) / np.float32(exact)
     scale = math.log(max_distance / exact)
     if edge == "t5x":
         # numpy's own float32 logarithm, as T5X calls it: it is not correctly rounded, and that decides cells.
-        return [int(b) for b in np.log(ratio + np.finfo(np.float32).eps) / np.float64(scale) * logarithmic]
+        return (np.log(ratio + np.finfo(np.float32).eps) / np.float64(scale) * logarithmic).astype(np.int64)
     # torch takes the logarithm from the processor's maths library, so the released cells differ between machines (17 cells with
     # AVX-512, 10 with AVX2, of the settings scanned in the tests). The correctly rounded logarithm gives the 17 everywhere.
     epsilon = np.float32(1e-6 if edge == "article" else 0.0)
     log = np.log((ratio + epsilon).astype(np.float64)).astype(np.float32)
-    return [int(b) for b in log / np.float32(scale) * np.float32(logarithmic)]
+    return (log / np.float32(scale) * np.float32(logarithmic)).astype(np.int64)
 
 
 def alibi_slopes(heads: int, *, convention: str = "paper", bias_max: int = 8) -> Float[Tensor, "heads"]:
@@ -198,8 +195,7 @@ def alibi_slopes(heads: int, *, convention: str = "paper", bias_max: int = 8) ->
     PositionContractError
         fewer than one head, an unknown convention, or a ``bias_max`` other than 8 under the paper's rule.
     """
-    require_count("heads", heads)
-    require_count("bias_max", bias_max)
+    heads, bias_max = require_count("heads", heads), require_count("bias_max", bias_max)
     require_choice("convention", convention, SLOPE_CONVENTIONS)
     if convention == "paper":
         require(bias_max == 8, "bias_max", bias_max, "8 under the paper's rule", "Use convention='mpt' for another range.")
@@ -211,11 +207,18 @@ def alibi_slopes(heads: int, *, convention: str = "paper", bias_max: int = 8) ->
         slopes = _geometric_slopes(upper, bias_max)
         if upper != heads:
             slopes = (slopes[1::2] + slopes[0::2])[:heads]
-    return torch.tensor(slopes, dtype=torch.float64)
+    return torch.tensor(slopes, dtype=torch.float64, device="cpu")  # also where a model is built on the meta device
 
 
 def _geometric_slopes(heads: int, bias_max: int) -> list[float]:
     return [2.0 ** (-bias_max * (h + 1) / heads) for h in range(heads)]
+
+
+def _whole(field: str, values: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
+    kind = getattr(values, "dtype", None)
+    require(isinstance(values, Tensor) and not (kind.is_floating_point or kind.is_complex or kind == torch.bool), field, values,
+            "an integer tensor", "Keep positions as integers: a float offset has already lost positions.")
+    return values.long()
 
 
 def check_sign(sign: object) -> str:

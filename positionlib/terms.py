@@ -18,7 +18,7 @@ VisibilityOnly      nothing: the mask carries the order      causal NoPE
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -35,6 +35,7 @@ class ClassRule(Protocol):
     """A rule that maps signed offsets to class ids 0..num_classes-1."""
 
     num_classes: int
+    max_distance: int  # beyond it, on either side, the class no longer changes
 
     def classes(self, offset: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]: ...
 
@@ -53,20 +54,24 @@ class StateRows(Term):
     rows: Float[Tensor, "*B N D"]
     mark: str
 
+    def sequence_first(self) -> StateRows:
+        """The same rows for a state [N, B, D]."""
+        return replace(self, rows=self.rows[:, None] if self.rows.ndim == 2 else self.rows.transpose(0, 1))
+
     def add_to(self, x: Float[Tensor, "B N D"], *, again: bool = False) -> Float[Tensor, "B N D"]:
         """x + rows, in x's dtype, rounded once.
 
         The result remembers the mark, and adding the same mechanism's rows to it a second time is refused unless ``again``
-        says that this is meant. The memory ends with the next operation on the tensor: it guards the seam between two
-        modules that both add positions, not a whole network.
+        says that this is meant. The memory ends with the next operation on the tensor, and there is none in a compiled
+        graph: it guards the seam between two modules that both add positions, not a whole network.
 
         Raises
         ------
         PositionContractError
             rows and state of different length or width, or a second application.
         """
-        require(self.rows.shape[-2:] == x.shape[-2:] and self.rows.ndim <= x.ndim, "x", x,
-                f"a state that ends in {tuple(self.rows.shape[-2:])}",
+        shared = tuple(1 if r == 1 else n for n, r in zip(x.shape[-self.rows.ndim:], self.rows.shape))
+        require(x.dtype.is_floating_point and shared == self.rows.shape, "x", x, f"a floating-point state that ends in {tuple(self.rows.shape)}",
                 "Add coordinates of the model's own width to [B, N, D] rows, after the projector.")
         marks = getattr(x, "_position_marks", ())
         require(again or self.mark not in marks, "x", x, f"a state without {self.mark} coordinates",
@@ -127,7 +132,7 @@ class SlopeBias(ScoreBias):
     - ``relative``: −m·max(i−j, 0), the paper's penalty; the future gets 0 and must be hidden by the mask.
     - ``symmetric``: −m·|i−j| (x-transformers); not the paper's, it orders a bidirectional model by distance alone.
     - ``key_index``: +m·j, the same row for every query (ALiBi's repository, BLOOM, Falcon). Equal to ``relative`` after a
-      softmax under a causal mask, and only there.
+      softmax under a causal mask, and only there; in float32 the difference of two large products loses digits.
     - ``key_minus_last``: +m·(j − last key), MPT.
 
     ``rounded`` is a dtype in which slope and product are rounded first (Falcon: bfloat16).
@@ -139,6 +144,9 @@ class SlopeBias(ScoreBias):
 
     def __post_init__(self) -> None:
         require_choice("form", self.form, SLOPE_FORMS)
+        require(self.slopes.ndim == 1, "slopes", self.slopes, "one slope a head, [H]", "Flatten it: a second axis would broadcast.")
+        require(self.rounded is None or isinstance(self.rounded, torch.dtype) and self.rounded.is_floating_point, "rounded", self.rounded,
+                "a floating-point dtype or None", "Falcon's is torch.bfloat16.")
 
     @property
     def heads(self) -> int:
@@ -151,7 +159,7 @@ class SlopeBias(ScoreBias):
             distance = _offsets(query_positions, key_positions, "query_minus_key")
             distance = -(distance.abs() if self.form == "symmetric" else distance.clamp_min(0))
         else:
-            last = key_positions.amax(-1, keepdim=True) if self.form == "key_minus_last" else 0
+            last = key_positions.amax(-1, keepdim=True) if self.form == "key_minus_last" and key_positions.shape[-1] else 0
             distance = (key_positions - last)[..., None, :].expand(*key_positions.shape[:-1], query_positions.shape[-1], -1)
         return _batched(self.slopes.to(cast)[:, None, None] * distance[..., None, :, :].to(cast)).to(dtype)
 

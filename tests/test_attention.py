@@ -146,6 +146,59 @@ def test_what_lies_in_padding_has_no_influence_not_even_as_nan():
         assert bool(torch.isfinite(leaves[0].grad).all()) and bool((leaves[2].grad[:, :, ~active] == 0).all())
 
 
+def test_a_nan_in_one_packed_sequence_stays_there():
+    segments = torch.tensor([0, 0, 1, 1])
+    g, (q, k, v) = pl.AttentionGeometry.encoder(4, query_segments=segments, key_segments=segments), inputs(Q=4, K=4)
+    k[:, :, 3] = v[:, :, 3] = math.nan
+    leaves = [t.requires_grad_() for t in (q, k, v)]
+    out = pl.attend(*leaves, None, g)
+    out[:, :, :2].sum().backward()
+    assert bool(out[:, :, :2].isfinite().all()) and bool(out[:, :, 2:].isnan().all())
+    assert all(bool(t.grad[:, :, :2].isfinite().all()) for t in leaves)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_does_not_reach_the_reference(dtype):
+    g, (q, k, v) = pl.AttentionGeometry.causal_self(5), inputs(dtype=torch.float32)
+    want = pl.attend(q, k, v, pl.ALiBi(4)(g), g)
+    with torch.autocast("cpu", dtype=dtype):
+        out, trace = pl.attend(q, k, v, pl.ALiBi(4)(g), g, return_trace=True)
+    assert trace.scores.dtype == torch.float32 and torch.equal(out, want)
+
+
+def test_the_softmax_of_a_long_half_precision_row_sums_to_one():
+    p = masked_softmax(torch.zeros(1, 70_000, dtype=torch.float16), torch.ones(1, 70_000, dtype=torch.bool))
+    assert float(p.double().sum()) == pytest.approx(1, abs=0.05)
+
+
+@pytest.mark.parametrize("term", [Relation(key_table=None, value_table=torch.ones(5, 1), rule=Clip(2), sign="key_minus_query"),
+                                  Relation(key_table=torch.ones(1, 5, 6), value_table=None, rule=Clip(2), sign="key_minus_query")])
+def test_no_table_broadcasts_over_heads_or_channels(term):
+    with pytest.raises(pl.PositionContractError, match="table"):
+        pl.attend(*inputs(), term, pl.AttentionGeometry.causal_self(5))
+
+
+def test_no_bias_broadcasts():
+    with pytest.raises(pl.PositionContractError, match="slopes"):
+        SlopeBias(slopes=torch.ones(4, 1))
+
+    class OneRow(SlopeBias):
+        def materialize(self, query_positions, key_positions, dtype=torch.float32):
+            return super().materialize(query_positions[..., :1], key_positions, dtype)
+
+    with pytest.raises(pl.PositionContractError, match="bias"):
+        pl.attend(*inputs(), OneRow(slopes=torch.ones(4)), pl.AttentionGeometry.causal_self(5))
+
+
+def test_an_explicit_scale_wins():
+    g, (q, k, v) = pl.AttentionGeometry.causal_self(5), inputs()
+    got = pl.attend(q, k, v, None, g, scale=0.5)
+    assert torch.allclose(got, loop_attention(q, k, v, g.visible.expand(2, 5, 5), 0.5), atol=1e-13, rtol=0)
+    for bad in (math.nan, True, "1"):
+        with pytest.raises(pl.PositionContractError, match="scale"):
+            pl.attend(q, k, v, None, g, scale=bad)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_low_precision_rounds_once_at_the_end(dtype):
     """Both sides read the rounded inputs, so a float16 or bfloat16 result may miss by half a unit in its last place, and no more."""
@@ -209,6 +262,6 @@ def test_state_rows_are_added_once():
         rows.add_to(once)
     assert rows.add_to(once, again=True).tolist() == [[[2, 2], [2, 2]]]
     assert StateRows(rows=torch.ones(2, 2), mark="sinusoidal").add_to(once).tolist() == [[[2, 2], [2, 2]]]
-    for bad in (torch.zeros(1, 3, 2), torch.zeros(1, 2, 4)):
+    for bad in (torch.zeros(1, 3, 2), torch.zeros(1, 2, 4), torch.zeros(1, 2, 2, dtype=torch.long)):
         with pytest.raises(pl.PositionContractError, match="x = "):
             rows.add_to(bad)

@@ -21,7 +21,7 @@ LISTED = {
         "offset_sign": ["relation_sign"], "checkpoint_id": ["checkpoint_id"], "adapter_id": ["adapter_id"],
         "position_method": ["family", "state_object", "relation_sign", "rule", "num_buckets", "max_distance", "bidirectional", "head_count"],
         "dtype": ["index_dtype", "parameter_dtype", "compute_dtype", "score_accumulation_dtype"], "backend": ["backend_id", "implementation_revision"],
-        "release_id": ["release_id"], "origin": ["q_start", "k_start"]},
+        "release_id": ["release_id"], "origin": ["q_start", "k_start"], "visibility": ["visibility"]},
     "admission_tuple": {
         "release_id": ["release_id"], "checkpoint_id": ["checkpoint_id"],
         "position_method": ["family", "state_object", "relation_sign", "rule", "num_buckets", "max_distance", "bidirectional", "head_count"],
@@ -93,6 +93,17 @@ def test_changing_one_field_of_a_call_changes_its_identities(changes, affected):
     assert [name for name in IDENTITIES if getattr(before, name) != getattr(after, name)] == [name for name in IDENTITIES if name in affected]
 
 
+@pytest.mark.parametrize("a, b", [(PositionCall.padded([[1, 1, 1]]), PositionCall.padded([[1, 1, 0]])),
+                                  (PositionCall.packed([3, 2], reset=False), PositionCall.packed([3, 2], reset=False, isolate=False))])
+def test_another_visibility_is_another_cache(a, b):
+    assert record(a).differs(record(b)) == ("visibility",) and record(a).cache_identity != record(b).cache_identity
+
+
+def test_the_scheme_id_is_unambiguous():
+    one, other = (PositionCall.packed([1], release_id=release, checkpoint_id=checkpoint) for release, checkpoint in (("a/b", "c"), ("a", "b/c")))
+    assert one.geometry().scheme_id != other.geometry().scheme_id
+
+
 @pytest.mark.parametrize("fact", sorted(FACTS))
 def test_an_undeclared_fact_is_refused_where_it_is_needed_and_only_there(fact):
     partial = identity(t5_call(), **{name: value for name, value in FACTS.items() if name != fact})
@@ -114,7 +125,7 @@ def test_equal_calls_are_equal_and_hash_equal():
 
 def test_the_reuse_key_of_a_decode_step_is_read_from_its_coordinates():
     assert record(t5_call(512)).bias_reuse_key == ("unnamed", "decoder", False, 32, 128, 512, 0, 1, 513, 2, "float32", "cpu")
-    assert record(t5_call(511)).differs(record(t5_call(512))) == ("segment_ids", "committed_length", "q_start", "K")
+    assert record(t5_call(511)).differs(record(t5_call(512))) == ("segment_ids", "visibility", "committed_length", "q_start", "K")
 
 
 def test_the_offset_is_part_of_every_derived_identity_not_only_the_length():  # O19

@@ -144,3 +144,11 @@ def test_json_schema_agrees_with_the_reader():
         assert not list(validate.iter_errors(document))
         document["positional_call"]["visibility"]["polarity"] = "yes"
         assert [list(e.path) for e in validate.iter_errors(document)] == [["positional_call", "visibility", "polarity"]]
+
+
+@pytest.mark.parametrize("text", ["010", "1_0", "1:0", "0x8", "0b1000"])
+def test_only_plain_decimal_numbers_are_numbers(text):
+    document = PositionCall.decode(8).to_yaml()
+    assert document.count("committed_length: 8") == 1
+    with pytest.raises(PositionContractError, match="committed_length"):
+        PositionCall.from_yaml(document.replace("committed_length: 8", f"committed_length: {text}"))

@@ -27,16 +27,20 @@ def test_packed_lengths():
     assert cu_seqlens([3, 4, 1]).tolist() == [0, 3, 7, 8]
     with pytest.raises(PositionContractError, match="segment_ids"):
         lengths_from_segments(torch.tensor([0, 1, 0]))
-    with pytest.raises(PositionContractError, match="lengths"):
-        cu_seqlens([2, -1])
+    for bad in ([2, -1], [2.7], [True], torch.tensor([2.5]), [2**62, 2**62], 3):
+        with pytest.raises(PositionContractError, match="lengths"):
+            cu_seqlens(bad)
 
 
 def test_a_mean_reads_real_rows_only():
     states = torch.tensor([[1.0, 2.0], [3.0, 4.0], [100.0, float("nan")]])
     assert masked_mean(states, torch.tensor([True, True, False])).tolist() == [2.0, 3.0]
     assert masked_mean(states[:2], torch.tensor([False, False])).tolist() == [0.0, 0.0]
-    with pytest.raises(PositionContractError, match="active"):
-        masked_mean(states, torch.tensor([1, 1, 0]))
+    for bad in (torch.tensor([1, 1, 0]), torch.tensor([True])):
+        with pytest.raises(PositionContractError, match="active"):
+            masked_mean(states, bad)
+    half = torch.full((1, 4096, 1), 100.0, dtype=torch.float16)
+    assert masked_mean(half, torch.ones(1, 4096, dtype=torch.bool)).item() == 100.0
 
 
 def test_a_doubled_bos_moves_every_content_token():

@@ -82,6 +82,12 @@ def test_buckets_beyond_any_table_saturate_without_float_error():
     assert t5_bucket(-far, bidirectional=True).tolist() == [15] * 5 and t5_bucket(far, bidirectional=True).tolist() == [31] * 5
 
 
+def test_a_huge_distance_costs_nothing():
+    assert T5Buckets(32, 2**40).thresholds[-1] < 2**40
+    with pytest.raises(PositionContractError, match="max_distance"):
+        T5Buckets(32, 2**40, edge="t5x").thresholds
+
+
 @pytest.mark.parametrize("settings, field", [
     (dict(num_buckets=32, max_distance=8, bidirectional=True), "max_distance"), (dict(num_buckets=32, max_distance=16, bidirectional=False), "max_distance"),
     (dict(num_buckets=7, max_distance=20, bidirectional=True), "num_buckets"), (dict(num_buckets=2, max_distance=20, bidirectional=True), "num_buckets"),
@@ -130,7 +136,11 @@ def test_eight_heads_halve():
     assert alibi_slopes(8).tolist() == [2.0**-h for h in range(1, 9)]
 
 
-@pytest.mark.parametrize("heads", [0, -1, 2.0, True, None])
+def test_numpy_counts_are_counts():
+    assert alibi_slopes(np.int64(4)).tolist() == alibi_slopes(4).tolist()
+
+
+@pytest.mark.parametrize("heads", [0, -1, 2.0, True, None, torch.tensor(True), np.array([3, 4])])
 def test_bad_head_counts_are_refused(heads):
     with pytest.raises(PositionContractError, match="heads"):
         alibi_slopes(heads)

@@ -44,6 +44,10 @@ class BiasArgs:
     def from_classes(cls, table: Float[Tensor, "R H"], rule, sign: str) -> BiasArgs:
         """T5 and its kin: ``rule`` maps signed offsets to rows of ``table`` and is constant beyond ``rule.max_distance``."""
         check_sign(sign)
+        if not torch.compiler.is_compiling():
+            probe = torch.tensor([rule.max_distance, rule.max_distance + 1, 2 * rule.max_distance, 2**40])
+            require(all(bool((ids == ids[0]).all()) for ids in (rule.classes(probe), rule.classes(-probe))), "rule", rule,
+                    f"one class beyond ±{rule.max_distance}", "State the distance from which the rule no longer changes.")
         offset = torch.arange(-rule.max_distance, rule.max_distance + 1, device=table.device)  # key minus query
         classes = rule.classes(offset if sign == "key_minus_query" else -offset)
         return cls("t5", table[classes].T.contiguous(), rule.max_distance)

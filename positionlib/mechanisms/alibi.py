@@ -43,19 +43,21 @@ class ALiBi(nn.Module):
     def __init__(self, heads: int, *, form: str = "relative", slopes: Float[Tensor, "H"] | None = None, head_ids: Sequence[int] | None = None,
                  inside_scale: bool = False, rounded: torch.dtype | None = None) -> None:
         super().__init__()
-        require_count("heads", heads)
+        heads = require_count("heads", heads)
+        require(isinstance(inside_scale, bool), "inside_scale", inside_scale, "True or False", "Only Falcon adds the bias inside.")
         self.form, self.inside_scale, self.rounded = require_choice("form", form, SLOPE_FORMS), inside_scale, rounded
-        given = alibi_slopes(heads) if slopes is None else torch.as_tensor(slopes, dtype=torch.float64)
+        given = alibi_slopes(heads) if slopes is None else torch.as_tensor(slopes, dtype=torch.float64, device="cpu")
         require(given.shape == (heads,) and bool(torch.isfinite(given).all()), "slopes", given, f"{heads} finite numbers", "Give one slope a head.")
-        ids = list(range(heads)) if head_ids is None else [int(h) for h in head_ids]
-        require(all(0 <= h < heads for h in ids), "head_ids", ids, f"ids in 0..{heads - 1}", "Count heads over all shards.")
+        ids = list(range(heads)) if head_ids is None else [require_count("head_ids", h, 0) for h in head_ids]
+        require(all(h < heads for h in ids) and len(set(ids)) == len(ids), "head_ids", ids, f"different ids in 0..{heads - 1}",
+                "Count heads over all shards.")
         # Kept as numbers, not as a buffer: a dtype move must not round a slope, and no checkpoint holds one.
         self._slopes = tuple(float(given[h]) for h in ids)
 
     @property
     def slopes(self) -> Float[Tensor, "H"]:
         """m_h of this shard's heads, float64."""
-        return torch.tensor(self._slopes, dtype=torch.float64)
+        return torch.tensor(self._slopes, dtype=torch.float64, device="cpu")
 
     def forward(self, geometry: AttentionGeometry) -> SlopeBias:
         """The penalty of this call, [1|B, H, Q, K] once expanded."""

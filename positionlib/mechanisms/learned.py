@@ -39,7 +39,8 @@ class LearnedAbsolute(nn.Module):
     def __init__(self, rows: int, d_model: int, *, row_offset: int = 0) -> None:
         super().__init__()
         self.row_offset = require_count("row_offset", row_offset, 0)
-        require(require_count("rows", rows) > row_offset, "rows", rows, f"more than row_offset = {row_offset}", "Leave a row for position 0.")
+        rows = require_count("rows", rows)
+        require(rows > self.row_offset, "rows", rows, f"more than row_offset = {row_offset}", "Leave a row for position 0.")
         self.weight = nn.Parameter(torch.empty(rows, require_count("d_model", d_model)))
         nn.init.normal_(self.weight, std=0.02)
 
@@ -49,7 +50,9 @@ class LearnedAbsolute(nn.Module):
         return self.weight.shape[0] - self.row_offset
 
     def row_ids(self, positions: Int[Tensor, "*B N"]) -> Int[Tensor, "*B N"]:
-        """Table rows of logical positions, checked on the host."""
+        """Table rows of logical positions, int64, checked on the host. A compiled graph has no values to look at and checks nothing."""
+        require(not positions.dtype.is_floating_point and positions.dtype != torch.bool, "position", positions, "integers", "Keep ids whole.")
+        positions = positions.long()
         if positions.numel() and positions.device.type != "meta" and not torch.compiler.is_compiling():
             for value in (int(positions.min()), int(positions.max())):
                 if not 0 <= value < self.capacity:
@@ -87,11 +90,11 @@ def position_ids_from_mask(mask: Bool[Tensor, "B N"] | Int[Tensor, "B N"], polic
     active = visible_from_mask(mask, "true_is_visible")
     count = active.long().cumsum(-1)
     if policy == "contiguous":
-        return torch.arange(past, past + active.shape[-1], device=active.device).expand(active.shape)
+        return torch.arange(past, past + active.shape[-1], device=active.device).repeat(*active.shape[:-1], 1)
     if policy == "roberta":
-        require(padding_idx is not None, "padding_idx", padding_idx, "the row of the padding symbol", "RoBERTa's is 1.")
-        return (count + past) * active + padding_idx
+        return (count + past) * active + require_count("padding_idx", padding_idx, 0)  # RoBERTa's is 1
     if policy == "opt":
+        require(past <= active.shape[-1], "past", past, f"at most {active.shape[-1]} columns", "The mask covers past and new tokens.")
         return (count * active - 1)[..., past:] + 2
     if policy.startswith("generation"):
         return (past + count - 1).masked_fill(~active, 1 if policy == "generation_v4" else 0)
@@ -128,7 +131,9 @@ def coverage(position_ids: Int[Tensor, "B N"], mask: Bool[Tensor, "B N"] | Int[T
     PositionRangeError
         an id of a real token outside 0..rows−1.
     """
-    visible = position_ids[visible_from_mask(mask, "true_is_visible")]
+    require(not position_ids.dtype.is_floating_point and position_ids.shape == mask.shape, "position_ids", position_ids,
+            f"integers of shape {tuple(mask.shape)}", "Give one id a token of the mask.")
+    visible = position_ids[visible_from_mask(mask, "true_is_visible")].long()
     if visible.numel() and not 0 <= int(visible.min()) <= int(visible.max()) < rows:
         raise PositionRangeError("position_ids", (int(visible.min()), int(visible.max())), f"0..{rows - 1}: there are {rows} rows",
                                  "Count rows of the table the ids were made for.")

@@ -62,7 +62,7 @@ def sinusoidal_rows(positions: Int[Tensor, "*B N"], d_model: int, *, base: float
         :func:`inverse_frequencies` refuses.
     """
     frequencies = inverse_frequencies(d_model, base=base, ladder=ladder, odd_width=odd_width)
-    return _rows(positions, frequencies, d_model, layout, construction_dtype, output_dtype)
+    return _rows(positions, frequencies, d_model, layout, odd_width, construction_dtype, output_dtype)
 
 
 def sinusoidal_table(length: int, d_model: int, *, offset: int = 0, **settings) -> Float[Tensor, "length D"]:
@@ -88,64 +88,71 @@ class Sinusoidal(nn.Module):
         self.register_buffer("inverse_frequency", self._frequencies(), persistent=False)
 
     def _frequencies(self) -> Float[Tensor, "P"]:
-        return inverse_frequencies(self.d_model, base=self.base, ladder=self.ladder, odd_width=self.odd_width)
+        with torch.device("cpu"):  # real numbers even where the rest of a model is built on meta: no checkpoint brings them later
+            return inverse_frequencies(self.d_model, base=self.base, ladder=self.ladder, odd_width=self.odd_width)
 
     def _apply(self, fn, recurse: bool = True):
         super()._apply(fn, recurse)
-        with torch.device("cpu"):
-            rebuilt = self._frequencies()
-        self.inverse_frequency = rebuilt.to(self.inverse_frequency.device)
+        self.inverse_frequency = self._frequencies().to(self.inverse_frequency.device)
         return self
 
     def forward(self, geometry: AttentionGeometry) -> StateRows:
         """Rows [N, D] or [B, N, D] of the geometry's query positions."""
-        rows = _rows(geometry.query_positions, self.inverse_frequency, self.d_model, self.layout, self.construction_dtype, self.output_dtype)
+        rows = _rows(geometry.query_positions, self.inverse_frequency, self.d_model, self.layout, self.odd_width, self.construction_dtype,
+                     self.output_dtype)
         return StateRows(rows=rows, mark="sinusoidal")
 
     def add(self, x: Float[Tensor, "B N D"], geometry: AttentionGeometry, *, batch_first: bool = True) -> Float[Tensor, "B N D"]:
         """x + rows. A sequence-first state [N, B, D] is named by ``batch_first=False``: its shape cannot tell."""
-        x = x if batch_first else x.transpose(0, 1)
-        positioned = self(geometry).add_to(x)
-        return positioned if batch_first else positioned.transpose(0, 1)
+        rows = self(geometry)
+        return (rows if batch_first else rows.sequence_first()).add_to(x)
 
     def extra_repr(self) -> str:
         return f"{self.d_model}, base={self.base:g}, layout={self.layout!r}, ladder={self.ladder!r}, odd_width={self.odd_width!r}"
 
 
-def layout_permutation(d_model: int, source: str, target: str) -> Int[Tensor, "D"]:
-    """Index p with rows_in_target = rows_in_source[..., p]."""
+def layout_permutation(d_model: int, source: str, target: str, *, odd_width: str = "error") -> Int[Tensor, "D"]:
+    """Index p with rows_in_target = rows_in_source[..., p]. At an odd width the policy that made the rows decides where the last one goes.
+
+    Raises
+    ------
+    PositionContractError
+        an unknown layout, or an odd width whose policy is not named.
+    """
     require_count("d_model", d_model, 2)
+    require_choice("odd_width", odd_width, ODD_WIDTHS)
+    require(d_model % 2 == 0 or odd_width != "error", "d_model", d_model, "an even width, or a named odd_width",
+            "A shape does not show which policy made an odd row.")
     for name, layout in (("source", source), ("target", target)):
         require_choice(name, layout, LAYOUTS)
     channels = torch.arange(d_model)
-    concatenated_from_interleaved = torch.cat((channels[0::2], channels[1::2]))
+    paired = d_model - 1 if d_model % 2 and odd_width == "zero_pad" else d_model  # the zero stays last in both layouts
+    concatenated_from_interleaved = torch.cat((channels[0:paired:2], channels[1:paired:2], channels[paired:]))
     if source == target:
         return channels
     return concatenated_from_interleaved if source == "interleaved" else concatenated_from_interleaved.argsort()
 
 
-def convert_layout(rows: Float[Tensor, "*B D"], *, source: str, target: str) -> Float[Tensor, "*B D"]:
+def convert_layout(rows: Float[Tensor, "*B D"], *, source: str, target: str, odd_width: str = "error") -> Float[Tensor, "*B D"]:
     """The same coordinates with their channels in the other order."""
-    return rows[..., layout_permutation(rows.shape[-1], source, target).to(rows.device)]
+    return rows[..., layout_permutation(rows.shape[-1], source, target, odd_width=odd_width).to(rows.device)]
 
 
-def convert_layout_weight(weight: Float[Tensor, "O D"], *, source: str, target: str) -> Float[Tensor, "O D"]:
+def convert_layout_weight(weight: Float[Tensor, "O D"], *, source: str, target: str, odd_width: str = "error") -> Float[Tensor, "O D"]:
     """A downstream linear weight [out, D] with its columns permuted, so that weight' · rows' = weight · rows."""
-    return convert_layout(weight, source=source, target=target)
+    return convert_layout(weight, source=source, target=target, odd_width=odd_width)
 
 
-def _rows(positions, frequencies, d_model, layout, construction_dtype, output_dtype):
+def _rows(positions, frequencies, d_model, layout, odd_width, construction_dtype, output_dtype):
     _check_conventions(layout, construction_dtype)
-    require(not positions.dtype.is_floating_point and positions.dtype != torch.bool, "positions", positions, "integers",
-            "Keep positions as integers: bfloat16 already merges 256 and 257.")
+    require(isinstance(positions, Tensor) and not positions.dtype.is_floating_point and positions.dtype != torch.bool, "positions", positions,
+            "an integer tensor", "Keep positions as integers: bfloat16 already merges 256 and 257.")
+    require(output_dtype.is_floating_point, "output_dtype", output_dtype, "a floating-point dtype", "Rows are sines and cosines.")
     phase = positions[..., None].to(construction_dtype) * frequencies.to(positions.device, construction_dtype)
     sine, cosine = phase.sin(), phase.cos()[..., : d_model // 2]
     channels = torch.cat((sine, cosine, sine.new_zeros(*sine.shape[:-1], d_model - sine.shape[-1] - cosine.shape[-1])), -1)
     if layout == "interleaved":
-        if sine.shape[-1] == d_model // 2 and d_model % 2:  # zero_pad: the zero stays last
-            channels = torch.cat((convert_layout(channels[..., :-1], source="concatenated", target=layout), channels[..., -1:]), -1)
-        else:
-            channels = convert_layout(channels, source="concatenated", target=layout)
+        channels = convert_layout(channels, source="concatenated", target=layout, odd_width=odd_width)
     return channels.to(output_dtype)
 
 

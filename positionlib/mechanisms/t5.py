@@ -12,6 +12,8 @@ Table layouts: ``buckets_heads`` in transformers 5.24, ``heads_buckets`` in T5X 
 
 from __future__ import annotations
 
+from math import isfinite
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -43,7 +45,9 @@ class T5Bias(nn.Module):
     def __init__(self, heads: int, num_buckets: int = 32, max_distance: int = 128, *, bidirectional: bool, edge: str = "exact",
                  table_layout: str = "buckets_heads", score_scale: float | None = 1.0) -> None:
         super().__init__()
-        self.heads = require_count("heads", heads)
+        self.heads = heads = require_count("heads", heads)
+        require(score_scale is None or isinstance(score_scale, float) and isfinite(score_scale), "score_scale", score_scale,
+                "a finite float, or None for 1/√d_head", "T5's is 1.0.")
         self.rule = T5Buckets(num_buckets, max_distance, bidirectional, edge)
         self.table_layout, self.score_scale = require_choice("table_layout", table_layout, TABLE_LAYOUTS), score_scale
         shape = (num_buckets, heads) if table_layout == "buckets_heads" else (heads, num_buckets)

@@ -5,7 +5,7 @@ from importlib import import_module
 _HOME = {
     "Explorer": "explorer", "Control": "explorer", "use_style": "style", "show": "style",
     "sinusoidal_heatmap": "heatmap", "permutation_proof": "permutation", "precision_collisions": "precision",
-    "bucket_plot": "buckets", "call_inspector": "inspector",
+    "bucket_plot": "buckets", "alibi_slopes_plot": "slopes", "call_inspector": "inspector",
     "shift_rotation": "shift", "invariance_explorer": "invariance",
 }
 __all__ = sorted(_HOME)

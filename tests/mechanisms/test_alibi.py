@@ -41,6 +41,12 @@ def test_a_dtype_move_does_not_round_slopes():
     assert torch.equal(pl.ALiBi(12).to(torch.bfloat16).slopes, pl.alibi_slopes(12)) and pl.ALiBi(12).state_dict() == {}
 
 
+def test_built_on_meta_with_real_slopes():
+    with torch.device("meta"):
+        m = pl.ALiBi(4)
+    assert torch.equal(m.slopes, pl.alibi_slopes(4)) and m.slopes.device.type == "cpu"
+
+
 def test_low_precision_distances_are_exact_before_the_product():
     g = pl.AttentionGeometry(torch.tensor([300]), torch.tensor([255, 256, 257, 258]), causal=True)
     got = pl.ALiBi(1, slopes=torch.tensor([0.5]))(g).materialize(g.query_positions, g.key_positions, torch.bfloat16)
@@ -64,7 +70,8 @@ def test_compressed_positions_make_padding_harmless():
 
 
 @pytest.mark.parametrize("settings, field", [(dict(heads=0), "heads"), (dict(heads=2, form="absolute"), "form"), (dict(heads=2, slopes=torch.ones(3)), "slopes"),
-                                             (dict(heads=2, slopes=torch.tensor([1.0, float("nan")])), "slopes"), (dict(heads=2, head_ids=[2]), "head_ids")])
+                                             (dict(heads=2, slopes=torch.tensor([1.0, float("nan")])), "slopes"), (dict(heads=2, head_ids=[2]), "head_ids"),
+                                             (dict(heads=2, head_ids=[1.0]), "head_ids"), (dict(heads=2, head_ids=[1, 1]), "head_ids"), (dict(heads=2, inside_scale="no"), "inside_scale")])
 def test_bad_settings_are_refused_at_construction(settings, field):
     with pytest.raises(pl.PositionContractError) as caught:
         pl.ALiBi(**settings)

@@ -24,6 +24,14 @@ def test_a_position_without_a_row_is_refused_before_the_lookup(position):
     assert isinstance(caught.value, IndexError) and isinstance(caught.value, pl.PositionContractError)
 
 
+def test_row_ids_are_computed_in_int64():
+    m = pl.LearnedAbsolute(300, 4, row_offset=2)
+    assert m.row_ids(torch.tensor([254], dtype=torch.uint8)).tolist() == [256]
+    for bad in (torch.tensor([1.5]), torch.tensor([True])):
+        with pytest.raises(pl.PositionContractError, match="position"):
+            m.row_ids(bad)
+
+
 def test_repeated_ids_accumulate_and_unaddressed_rows_get_nothing():
     m = pl.LearnedAbsolute(4, 2).double()
     ids = torch.tensor([[0, 1, 1], [0, 2, 2]])

@@ -91,8 +91,24 @@ def test_frequencies_survive_every_move(move):
 def test_built_on_meta_and_materialised():
     with torch.device("meta"):
         m = pl.Sinusoidal(8)
-    assert m.inverse_frequency.is_meta
+    assert torch.equal(m.inverse_frequency, inverse_frequencies(8)), "no checkpoint brings the frequencies: they are real at once"
     assert torch.equal(m.to_empty(device="cpu").inverse_frequency, inverse_frequencies(8))
+
+
+def test_a_meta_model_loaded_by_assignment_has_its_frequencies():
+    with torch.device("meta"):
+        m = torch.nn.ModuleDict({"p": pl.Sinusoidal(8), "l": torch.nn.Linear(2, 2)})
+    m.load_state_dict(torch.nn.ModuleDict({"l": torch.nn.Linear(2, 2)}).state_dict(), assign=True)
+    assert torch.equal(m["p"](pl.AttentionGeometry.encoder(3)).rows, sinusoidal_table(3, 8))
+
+
+@pytest.mark.parametrize("policy", ["drop_last_cosine", "zero_pad", "next_even"])
+def test_odd_rows_convert_under_their_own_policy(policy):
+    inter, concat = (sinusoidal_table(5, 7, odd_width=policy, layout=layout) for layout in ("interleaved", "concatenated"))
+    assert torch.equal(convert_layout(inter, source="interleaved", target="concatenated", odd_width=policy), concat)
+    assert torch.equal(convert_layout(concat, source="concatenated", target="interleaved", odd_width=policy), inter)
+    with pytest.raises(pl.PositionContractError, match="odd_width"):
+        convert_layout(inter, source="interleaved", target="concatenated")
 
 
 def test_nothing_is_trained_and_nothing_is_saved():
@@ -108,6 +124,9 @@ def test_adding_names_the_axes():
     with pytest.raises(pl.PositionContractError, match="sinusoidal"):
         once = pl.Sinusoidal(4).add(x, g)
         pl.Sinusoidal(4).add(once, g)
+    with pytest.raises(pl.PositionContractError, match="sinusoidal"):
+        once = pl.Sinusoidal(4).add(x, g, batch_first=False)
+        pl.Sinusoidal(4).add(once, g, batch_first=False)
 
 
 def test_a_bfloat16_state_is_rounded_once():

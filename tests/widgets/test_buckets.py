@@ -66,7 +66,7 @@ def test_trained_panels_are_the_table_itself(explorer):
         wanted = [table[exact_bucket(o, choice), head] for o in range(-150, 151)]
         np.testing.assert_allclose(curve.series[0].values, wanted, atol=5.1e-4)
         assert bars.highlight == (16,) and 16 not in [exact_bucket(o, choice) for o in range(-600, 601)]
-        assert f"{table[1, head]:+.2f} for the key before and {table[17, head]:+.2f} for the key after" in explorer.caption_of(**choice)
+        assert f"{table[1, head]:+.2f} for the key before and {table[17, head]:+.2f} for the key after".replace("-", "−") in explorer.caption_of(**choice)
 
 
 def test_another_setting_shows_no_trained_values(explorer):
