@@ -105,7 +105,6 @@ def _eager(q, k, v, term, geometry, scale, reason):
     if classes is not None and term.value_table is not None:
         mass = _class_mass(probabilities, classes, term.rule.num_classes)
         out = out + mass @ term.value_table.to(compute)
-    scores = scores.masked_fill(bad_k[:, :, None, :] & visible, math.nan)
     return out.to(q.dtype), AttendTrace("eager", reason, scale, scores, bias, visible, probabilities)
 
 
