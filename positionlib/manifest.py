@@ -57,8 +57,7 @@ class Contract(BaseModel):
 
     @classmethod
     def model_validate(cls, obj: Any, **options: Any) -> Self:
-        """Read a mapping; pydantic's errors become the library's."""
-        """As in pydantic; a fault is a :class:`PositionContractError` that names the field."""
+        """Read a mapping; pydantic's errors become the library's, which name the field."""
         try:
             return super().model_validate(obj, **options)
         except ValidationError as error:

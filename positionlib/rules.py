@@ -108,6 +108,8 @@ class T5Buckets:
         require_count("max_distance", self.max_distance)
         require(self.max_distance > self.max_exact, "max_distance", self.max_distance,
                 f"more than max_exact = {self.max_exact}", "Raise max_distance or use fewer buckets.")
+        # Found once, here: a compiled graph cannot trace a bisection.
+        object.__setattr__(self, "_thresholds", _thresholds(self.per_direction, self.max_distance, self.edge))
 
     @property
     def num_classes(self) -> int:
@@ -126,7 +128,7 @@ class T5Buckets:
     @property
     def thresholds(self) -> tuple[int, ...]:
         """Smallest distance of bucket 1, 2, … of one direction. Two equal entries mean that a bucket is never used."""
-        return _thresholds(self.per_direction, self.max_distance, self.edge)
+        return self._thresholds
 
     def classes(self, relative_position: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
         """Bucket ids, int64, of ``relative_position`` = key position − query position. Integers in, integers compared: no float."""

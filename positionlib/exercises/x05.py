@@ -6,21 +6,22 @@ import math
 
 import torch
 
-from positionlib.exercises.answers import Wrong, call, expect_choice, expect_close
+from positionlib.exercises.answers import Wrong, call, expect_close
 from positionlib.exercises.registry import Exercise, register
 from positionlib.mechanisms.sinusoidal import sinusoidal_rows, sinusoidal_table
 
 register(Exercise(
-    id="0x05.1", kind="recall", minutes=2,
-    prompt="A table of width 64 is rebuilt with base 100 instead of 10,000. What changes? "
-           "(a) the norm of the rows  (b) every wavelength  (c) every wavelength but the first  (d) the shape",
-    hint="Write down the exponent of the base for pair 0.", solution="c",
-    check=lambda answer: expect_choice(answer, "c", {
-        "a": "Each pair still adds sin² + cos² = 1, whatever its frequency: the norm stays √32.",
-        "b": "Pair 0 has exponent 0, and base⁰ = 1 for every base: its wavelength stays 2π.",
-        "d": "The shape comes from length and width alone, which is why no shape check sees the base."}),
-    wrong_answers={"norm": ("a", "norm stays √32"), "all": ("b", "stays 2π"), "shape": ("d", "no shape check")},
-    praise="Pair 0 is fixed by exponent 0; all others move."))
+    id="0x05.1", kind="recall", minutes=3,
+    prompt="Base 10,000, width 64: by which factor does the wavelength grow from pair 5 to pair 13?",
+    hint="One step multiplies the wavelength by b^(2/d). Count the steps.", solution=10.0,
+    check=lambda answer: expect_close(answer, 10.0, atol=0.05, mistakes=[
+        (10_000 ** (2 / 64), "That is one step, b^(2/d). From pair 5 to pair 13 there are eight."),
+        (10_000 ** (8 / 64), "You took b^(8/64): a step of one pair has exponent 2/d, not 1/d."),
+        (10_000 ** (18 / 64), "You counted nine steps: 13 − 5 is 8."),
+        (0.1, "That is the ratio of the frequencies; a wavelength is 2π over the frequency, so it grows.")]),
+    wrong_answers={"one step": (10_000 ** (2 / 64), "one step"), "half": (10_000 ** (8 / 64), "not 1/d"),
+                   "fence post": (10_000 ** (18 / 64), "nine steps"), "inverse": (0.1, "ratio of the frequencies")},
+    praise="Eight equal steps of 10000^(2/64) make 10000^(1/4): the ladder is geometric."))
 
 
 def row(position: int, d_model: int, base: float) -> list[float]:
@@ -105,7 +106,7 @@ def _check_read(answer) -> None:
 register(Exercise(
     id="0x05.3", kind="build", minutes=12,
     prompt="Write `read_position(row, base)`: the integer position of an interleaved row that was rounded to two decimals. "
-           "Positions lie below the longest wavelength.",
+           "Positions lie between 0 and nine tenths of the longest wavelength.",
     hint="From slow to fast: a pair gives the position modulo its wavelength; add the number of whole wavelengths that comes closest "
          "to the estimate of the slower pairs.",
     check=_check_read, solution=read_position,
@@ -113,7 +114,7 @@ register(Exercise(
 
 
 def impostor(length: int, d_model: int):
-    return sinusoidal_table(length, d_model, base=100.0)
+    return sinusoidal_table(length, d_model, ladder="endpoint")
 
 
 def _check_impostor(answer) -> None:
@@ -129,6 +130,8 @@ def _check_impostor(answer) -> None:
         raise Wrong("The second check caught you: some row's norm is not √(d/2). Keep every pair on its circle.")
     if not bool(((got[:, :2] - true[:, :2]).abs() < 1e-4).all()):
         raise Wrong("The third check caught you: pair 0 differs. Which setting moves every pair but the first?")
+    if bool(((got[:, 2] - sinusoidal_table(length, d, base=100.0)[:, 2]).abs() < 1e-4).all()):
+        raise Wrong("That is another base, which the task rules out. What else decides how fast pair 1 turns?")
     if float((got - true).abs().max()) < 0.1:
         raise Wrong("All three checks pass, but nothing is wrong with this table: no value is off by 0.1 or more.")
 
@@ -136,11 +139,12 @@ def _check_impostor(answer) -> None:
 register(Exercise(
     id="0x05.4", kind="break", minutes=5,
     prompt="A loader checks three things: the shape, every row's norm, and pair 0. Write `impostor(length, d_model)`: a table that passes "
-           "all three and is wrong by at least 0.1 somewhere for a checkpoint of base 10,000.",
+           "all three, has the same base 10,000, and is wrong by at least 0.1 somewhere.",
     hint="The library's `sinusoidal_table` has settings that shape, norm and pair 0 cannot see.",
     check=_check_impostor, solution=impostor,
     wrong_answers={"honest": (lambda n, d: sinusoidal_table(n, d), "nothing is wrong"),
+                   "base": (lambda n, d: sinusoidal_table(n, d, base=100.0), "rules out"),
                    "longer": (lambda n, d: sinusoidal_table(n + 1, d, base=100.0), "first check"),
                    "zeros": (lambda n, d: torch.zeros(n, d), "second check"),
                    "layout": (lambda n, d: sinusoidal_table(n, d, layout="concatenated"), "third check")},
-    praise="Shape, norm and pair 0 are blind to the base. Row 1 is not: there each pair's angle is its frequency."))
+    praise="Shape, norm and pair 0 are blind to the ladder. Row 1 is not: there each pair's angle is its frequency."))

@@ -1,4 +1,4 @@
-"""Exercises of 0x06: where integers merge, a shift without knowing t, a score with a direction, and a projection that loses the offset."""
+"""Exercises of 0x06: where integers merge, a shift without knowing t, a head that looks k back, and a projection that loses the offset."""
 
 from __future__ import annotations
 
@@ -89,35 +89,58 @@ register(Exercise(
 
 # --- 3: build -------------------------------------------------------------------------------------------------------
 
-def oriented(offset, a, b, omega):
-    return a * math.cos(offset * omega) + b * math.sin(offset * omega)
+def look_back(k, omegas):
+    M = torch.zeros(2 * len(omegas), 2 * len(omegas))
+    for i, omega in enumerate(omegas):
+        a, b = math.cos(k * omega), math.sin(k * omega)
+        M[2 * i:2 * i + 2, 2 * i:2 * i + 2] = torch.tensor([[a, b], [-b, a]])
+    return M
 
 
-def _check_oriented(answer) -> None:
-    for m, n, a, b, omega in ((7, 2, 0.5, 2.0, 0.3), (2, 7, 0.5, 2.0, 0.3), (4, 4, -1.0, 3.0, 0.7)):
-        got = call(answer, m - n, a, b, omega)
-        k = m - n
-        row_m, row_n = (torch.tensor([math.sin(t * omega), math.cos(t * omega)], dtype=torch.float64) for t in (m, n))
-        want = row_m @ commuting_matrix(torch.tensor([a], dtype=torch.float64), torch.tensor([b], dtype=torch.float64)) @ row_n
-        mistakes = [] if k == 0 else [
-            (oriented(-k, a, b, omega), "The direction is turned round: a query after its key (m − n > 0) must gain b · sin((m − n)ω)."),
-            (oriented(k, b, a, omega), "a and b are swapped: a goes with the even cosine, b with the odd sine."),
-            ((a + b) * math.cos(k * omega), "Both parts are cosines now, so past and future look alike. J contributes a sine."),
-            (oriented(k, a, b, 1.0), "You left out omega: the angle is offset times frequency."),
-        ]
-        expect_close(got, want, atol=1e-9, mistakes=mistakes)
+def _ahead(k, omegas):
+    return look_back(k, omegas).T
+
+
+def _even_blocks(k, omegas):
+    return (look_back(k, omegas) + look_back(-k, omegas)) / 2
+
+
+def _one_turn(k, omegas):
+    return look_back(k, [omegas[0]] * len(omegas))
+
+
+def _check_look_back(answer) -> None:
+    rows = sinusoidal_rows(torch.arange(80), 6, **SIX)
+    for k in (4, 1, 9):
+        form = torch.as_tensor(_numbers(call(answer, k, OMEGAS), "Your form"), dtype=torch.float64)
+        if form.shape != (6, 6):
+            raise Wrong(f"Your form has shape {list(form.shape)}; three pairs of channels need 6 by 6.")
+        if not bool(torch.isfinite(form).all()):
+            raise Wrong("Your form holds a NaN or an infinity. A projection is made of finite numbers.")
+        for m in (20, 33, 60):
+            scores = rows[m] @ form @ rows.T
+            top = float(scores.max())
+            best = (scores >= top - 1e-5 * max(1.0, abs(top))).nonzero().flatten().tolist()
+            if best == [m - k]:
+                continue
+            if best == [m]:
+                raise Wrong(f"At query {m} the largest score is at key {m} itself: your form does not move the row of the key.")
+            if best == [m + k]:
+                raise Wrong(f"Your form looks ahead: at query {m} the largest score is at key {m + k}. The key must be moved on by k, not back.")
+            if m - k in best and m + k in best or abs(float(scores[m - k] - scores[m + k])) < 1e-5:
+                raise Wrong(f"Keys {m - k} and {m + k} score the same at query {m}: an even form cannot tell past from future. It needs b·J too.")
+            raise Wrong(f"With k = {k}, the largest score of query {m} is at key {best[0]}; expected {m - k}. Does pair i turn by k · omegas[i]?")
 
 
 register(Exercise(
-    id="0x06.3", kind="build", minutes=6,
-    prompt="For one pair and the form a·I + b·J, write oriented(offset, a, b, omega): the score row(m)ᵀ(a·I + b·J)row(n) as a function of "
-           "offset = m − n alone.",
-    hint="Work out J·row(n) first: it is [cos nω, −sin nω]. Then read the angle-subtraction formula backwards.",
-    check=_check_oriented, solution=oriented,
-    wrong_answers={"turned round": (lambda offset, a, b, omega: oriented(-offset, a, b, omega), "direction is turned round"),
-                   "swapped": (lambda offset, a, b, omega: oriented(offset, b, a, omega), "a and b are swapped"),
-                   "two cosines": (lambda offset, a, b, omega: (a + b) * math.cos(offset * omega), "past and future look alike"),
-                   "no omega": (lambda offset, a, b, omega: oriented(offset, a, b, 1.0), "left out omega")}))
+    id="0x06.3", kind="build", minutes=8,
+    prompt="Write look_back(k, omegas): a form M, 2·len(omegas) rows and columns, for which the score row(m)ᵀ M row(n) of any query position m "
+           "is largest at the key n = m − k. Rows are interleaved, one [sin, cos] a frequency.",
+    hint="The pure product is largest where both rows are equal. Which matrix makes the row of n equal to the row of n + k?",
+    check=_check_look_back, solution=look_back,
+    wrong_answers={"identity": (lambda k, omegas: torch.eye(2 * len(omegas)), "does not move the row"), "transposed": (_ahead, "looks ahead"),
+                   "even blocks": (_even_blocks, "cannot tell past from future"), "one frequency": (_one_turn, "Does pair i turn"),
+                   "one block": (lambda k, omegas: look_back(k, omegas[:1]), "6 by 6")}))
 
 
 # --- 4: break -------------------------------------------------------------------------------------------------------
