@@ -55,8 +55,19 @@ def test_a_sign_is_always_named():
         AttentionGeometry.encoder(2).offsets("key-query")
 
 
+def test_a_move_or_a_start_changes_nothing_else():
+    g = AttentionGeometry.causal_self(3, start=7, key_active=torch.tensor([True, False, True]), query_segments=torch.tensor([0, 0, 1]),
+                                      key_segments=torch.tensor([0, 0, 1]), allowed=torch.ones(3, 3).bool().tril(), scheme_id="s")
+    assert g.query_positions.tolist() == g.key_positions.tolist() == [7, 8, 9] and g.mode == "causal" and g.scheme_id == "s"
+    moved = g.to("meta")
+    assert all(getattr(moved, name).is_meta for name in ("query_positions", "key_positions", "key_active", "query_segments", "key_segments", "allowed"))
+    assert (moved.mode, moved.causal, moved.scheme_id) == ("causal", True, "s")
+
+
 def test_a_query_slice_keeps_positions_and_rules():
     g = AttentionGeometry.causal_self(5, query_segments=torch.tensor([0, 0, 0, 1, 1]), key_segments=torch.tensor([0, 0, 0, 1, 1]))
+    narrowed = AttentionGeometry.causal_self(5, allowed=torch.ones(5, 5).bool().triu(-1))
+    assert torch.equal(narrowed.slice_queries(2, 5).visible, narrowed.visible[2:5]) and not narrowed.visible[4, 0]
     assert torch.equal(g.slice_queries(2, 5).visible, g.visible[2:5]) and g.slice_queries(2, 5).query_positions.tolist() == [2, 3, 4]
 
 
