@@ -1,7 +1,8 @@
 """attend(): scores = scale · q·k + term, hidden keys removed, softmax, weighted sum of the values.
 
 The eager path is the specification: it expands everything, computes in at least float32 and rounds once at the end. Rows that
-see no key give exactly zero and finite gradients. A key or value that is not finite makes the rows that see it NaN, and no other.
+see no key give exactly zero and finite gradients. A query, key or value that is not finite makes the rows that see it NaN, and no
+other; a fused kernel keeps that promise for the keys that ``key_active`` hides, which it never loads.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def attend(q: Float[Tensor, "B H Q D"], k: Float[Tensor, "B Hkv K D"], v: Float[
         out, trace = fused_attend(q, k, v, term, geometry, scale), AttendTrace(chosen, reason, scale)
     else:
         # Autocast would run the reference's products in half precision.
-        with torch.autocast(q.device.type, enabled=False):
+        with torch.autocast("cpu" if q.is_meta else q.device.type, enabled=False):
             out, trace = _eager(q, k, v, term, geometry, scale, reason)
     return (out, trace) if return_trace else out
 
@@ -93,14 +94,14 @@ def _eager(q, k, v, term, geometry, scale, reason):
     visible = visible[:, None] if visible.ndim == 3 else visible[None, None]  # [1|B, 1, Q, K]
     qc, kc, vc = q.to(compute), _per_query_head(k, q).to(compute), _per_query_head(v, q).to(compute)
     # 0 · NaN is NaN: what is not finite is left out of the products, and given back to the rows that see it.
-    bad_k, bad_v = ~kc.isfinite().all(-1), ~vc.isfinite()
-    qc, kc, vc = qc.masked_fill(~visible.any(-1, keepdim=True), 0.0), kc.masked_fill(bad_k[..., None], 0.0), vc.masked_fill(bad_v, 0.0)
+    bad_q, bad_k, bad_v = ~qc.isfinite().all(-1, keepdim=True), ~kc.isfinite().all(-1, keepdim=True), ~vc.isfinite()
+    qc, kc, vc = qc.masked_fill(bad_q, 0.0), kc.masked_fill(bad_k, 0.0), vc.masked_fill(bad_v, 0.0)
     positions = geometry.query_positions, geometry.key_positions
     if isinstance(term, QKTransform):
         qc, kc = term.rotate(qc, positions[0]), term.rotate(kc, positions[1])
     scores, bias, classes = _scores(qc, kc, term, positions, scale)
     probabilities = masked_softmax(scores, visible)
-    poisoned = visible.to(compute) @ (bad_v | bad_k[..., None]).to(compute) > 0
+    poisoned = (visible.to(compute) @ (bad_v | bad_k).to(compute) > 0) | (bad_q & visible.any(-1, keepdim=True))
     out = (probabilities @ vc).masked_fill(poisoned, math.nan)
     if classes is not None and term.value_table is not None:
         mass = _class_mass(probabilities, classes, term.rule.num_classes)

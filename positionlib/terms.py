@@ -54,9 +54,9 @@ class StateRows(Term):
     rows: Float[Tensor, "*B N D"]
     mark: str
 
-    def sequence_first(self) -> StateRows:
-        """The same rows for a state [N, B, D]."""
-        return replace(self, rows=self.rows[:, None] if self.rows.ndim == 2 else self.rows.transpose(0, 1))
+    def sequence_first(self, batch: int) -> StateRows:
+        """The same rows for a state [N, B, D] of this batch size."""
+        return replace(self, rows=self.rows[:, None].expand(-1, batch, -1) if self.rows.ndim == 2 else self.rows.transpose(0, 1))
 
     def add_to(self, x: Float[Tensor, "B N D"], *, again: bool = False) -> Float[Tensor, "B N D"]:
         """x + rows, in x's dtype, rounded once.
@@ -70,8 +70,8 @@ class StateRows(Term):
         PositionContractError
             rows and state of different length or width, or a second application.
         """
-        shared = tuple(1 if r == 1 else n for n, r in zip(x.shape[-self.rows.ndim:], self.rows.shape))
-        require(x.dtype.is_floating_point and shared == self.rows.shape, "x", x, f"a floating-point state that ends in {tuple(self.rows.shape)}",
+        # No axis is stretched: one position spread over many rows is a wrong coordinate of the right shape.
+        require(x.dtype.is_floating_point and x.shape[-self.rows.ndim:] == self.rows.shape, "x", x, f"a floating-point state that ends in {tuple(self.rows.shape)}",
                 "Add coordinates of the model's own width to [B, N, D] rows, after the projector.")
         marks = getattr(x, "_position_marks", ())
         require(again or self.mark not in marks, "x", x, f"a state without {self.mark} coordinates",

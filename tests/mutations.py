@@ -69,6 +69,8 @@ MUTATIONS = [
     Mutation("NoPE without its mask", f"{M}/nope.py", "require(geometry.causal", "require(True", f"{T}/test_nope.py"),
     Mutation("autocast reaches the reference", "positionlib/attention.py", "enabled=False", "enabled=True", "tests/test_attention.py"),
     Mutation("one sequence's NaN poisons the pack", "positionlib/attention.py", "vc.masked_fill(bad_v, 0.0)", "vc", "tests/test_attention.py"),
+    Mutation("a NaN query spoils the pack", "positionlib/attention.py", "qc.masked_fill(bad_q, 0.0)", "qc", "tests/test_attention.py"),
+    Mutation("one position spread over all rows", "positionlib/terms.py", "x.shape[-self.rows.ndim:] == self.rows.shape", "True", "tests/test_attention.py"),
     Mutation("explicit scale ignored", "positionlib/attention.py", "if scale is None:", "if True:", "tests/test_attention.py"),
     Mutation("odd policy forgotten", f"{M}/sinusoidal.py", 'd_model % 2 and odd_width == "zero_pad"', "False", f"{T}/test_sinusoidal.py"),
     Mutation("visibility left out of the cache identity", "positionlib/identity.py", "self.visibility)\n", "('', '', '', ''))\n", "tests/test_identity.py"),

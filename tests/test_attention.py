@@ -146,6 +146,24 @@ def test_what_lies_in_padding_has_no_influence_not_even_as_nan():
         assert bool(torch.isfinite(leaves[0].grad).all()) and bool((leaves[2].grad[:, :, ~active] == 0).all())
 
 
+@pytest.mark.parametrize("bad", range(3), ids=["query", "key", "value"])
+def test_what_is_not_finite_spoils_no_other_gradient(bad):
+    segments = torch.tensor([0, 0, 1, 1])
+    g, tensors = pl.AttentionGeometry.encoder(4, query_segments=segments, key_segments=segments), inputs(Q=4, K=4)
+    tensors[bad][:, :, 3] = math.nan
+    leaves = [t.requires_grad_() for t in tensors]
+    out = pl.attend(*leaves, None, g)
+    out[:, :, :2].sum().backward()
+    assert bool(out[:, :, :2].isfinite().all()) and bool(out[:, :, 3].isnan().all())
+    assert all(bool(t.grad.isfinite().all()) for t in leaves)
+
+
+def test_the_reference_runs_on_meta():
+    g, q = pl.AttentionGeometry.causal_self(4, device="meta"), torch.empty(1, 2, 4, 8, device="meta")
+    out = pl.attend(q, q, q, pl.ALiBi(2)(g), g)
+    assert out.is_meta and out.shape == q.shape
+
+
 def test_a_nan_in_one_packed_sequence_stays_there():
     segments = torch.tensor([0, 0, 1, 1])
     g, (q, k, v) = pl.AttentionGeometry.encoder(4, query_segments=segments, key_segments=segments), inputs(Q=4, K=4)
@@ -252,6 +270,16 @@ def test_calls_that_do_not_fit_are_refused(change, field):
 def test_a_mask_is_boolean():
     with pytest.raises(pl.PositionContractError, match="polarity"):
         masked_softmax(torch.zeros(2, 2), torch.zeros(2, 2))
+
+
+@pytest.mark.parametrize("x", [torch.zeros(1, 3, 8), torch.zeros(2, 4, 8)])
+def test_one_position_is_not_spread_over_many_rows(x):
+    g = pl.AttentionGeometry.decode(5)
+    for rows in (pl.LearnedAbsolute(6, 8)(g), pl.Sinusoidal(8)(g), StateRows(rows=torch.ones(x.shape[1], 1), mark="m")):
+        with pytest.raises(pl.PositionContractError, match="x = "):
+            rows.add_to(x)
+    with pytest.raises(pl.PositionContractError, match="x = "):
+        pl.Sinusoidal(8).add(x.transpose(0, 1), g, batch_first=False)
 
 
 def test_state_rows_are_added_once():
