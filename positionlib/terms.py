@@ -18,7 +18,7 @@ VisibilityOnly      nothing: the mask carries the order      causal NoPE
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -54,12 +54,8 @@ class StateRows(Term):
     rows: Float[Tensor, "*B N D"]
     mark: str
 
-    def sequence_first(self, batch: int) -> StateRows:
-        """The same rows for a state [N, B, D] of this batch size."""
-        return replace(self, rows=self.rows[:, None].expand(-1, batch, -1) if self.rows.ndim == 2 else self.rows.transpose(0, 1))
-
-    def add_to(self, x: Float[Tensor, "B N D"], *, again: bool = False) -> Float[Tensor, "B N D"]:
-        """x + rows, in x's dtype, rounded once.
+    def add_to(self, x: Float[Tensor, "B N D"], *, again: bool = False, batch_first: bool = True) -> Float[Tensor, "B N D"]:
+        """x + rows, in x's dtype, rounded once. ``batch_first=False`` names a state [N, B, D], which its shape cannot tell.
 
         The result remembers the mark, and adding the same mechanism's rows to it a second time is refused unless ``again``
         says that this is meant. The memory ends with the next operation on the tensor, and there is none in a compiled
@@ -70,14 +66,16 @@ class StateRows(Term):
         PositionContractError
             rows and state of different length or width, or a second application.
         """
-        # No axis is stretched: one position spread over many rows is a wrong coordinate of the right shape.
-        require(x.dtype.is_floating_point and x.shape[-self.rows.ndim:] == self.rows.shape, "x", x, f"a floating-point state that ends in {tuple(self.rows.shape)}",
+        # Only the batch may share rows: one position spread over many rows is a wrong coordinate of the right shape.
+        state, shared = (x.shape if batch_first else x.transpose(0, 1).shape), self.rows.shape[:-2]
+        require(x.dtype.is_floating_point and state[-2:] == self.rows.shape[-2:] and shared in ((), (1,), state[:-2]), "x", x, f"a floating-point state that ends in {tuple(self.rows.shape)}",
                 "Add coordinates of the model's own width to [B, N, D] rows, after the projector.")
         marks = getattr(x, "_position_marks", ())
         require(again or self.mark not in marks, "x", x, f"a state without {self.mark} coordinates",
                 "The coordinates are already in this state: drop one of the two additions, or pass again=True.")
-        wide = torch.promote_types(x.dtype, self.rows.dtype)
-        positioned = (x.to(wide) + self.rows.to(wide)).to(x.dtype)
+        rows = self.rows if batch_first else self.rows[:, None] if self.rows.ndim == 2 else self.rows.transpose(0, 1)
+        wide = torch.promote_types(x.dtype, rows.dtype)
+        positioned = (x.to(wide) + rows.to(wide)).to(x.dtype)
         if not torch.compiler.is_compiling():
             positioned._position_marks = (*marks, self.mark)
         return positioned

@@ -8,7 +8,7 @@ import torch
 import positionlib as pl
 from positionlib.attention import masked_softmax
 from positionlib.rules import Clip, frequency_ladder
-from positionlib.terms import ClassBias, QKTransform, Relation, SlopeBias, StateRows
+from positionlib.terms import ClassBias, QKTransform, Relation, SlopeBias
 
 
 def loop_attention(q, k, v, visible, scale, bias=None):
@@ -270,26 +270,3 @@ def test_calls_that_do_not_fit_are_refused(change, field):
 def test_a_mask_is_boolean():
     with pytest.raises(pl.PositionContractError, match="polarity"):
         masked_softmax(torch.zeros(2, 2), torch.zeros(2, 2))
-
-
-@pytest.mark.parametrize("x", [torch.zeros(1, 3, 8), torch.zeros(2, 4, 8)])
-def test_one_position_is_not_spread_over_many_rows(x):
-    g = pl.AttentionGeometry.decode(5)
-    for rows in (pl.LearnedAbsolute(6, 8)(g), pl.Sinusoidal(8)(g), StateRows(rows=torch.ones(x.shape[1], 1), mark="m")):
-        with pytest.raises(pl.PositionContractError, match="x = "):
-            rows.add_to(x)
-    with pytest.raises(pl.PositionContractError, match="x = "):
-        pl.Sinusoidal(8).add(x.transpose(0, 1), g, batch_first=False)
-
-
-def test_state_rows_are_added_once():
-    x, rows = torch.zeros(1, 2, 2), StateRows(rows=torch.ones(2, 2), mark="learned_absolute")
-    once = rows.add_to(x)
-    assert once.tolist() == [[[1, 1], [1, 1]]]
-    with pytest.raises(pl.PositionContractError, match="again"):
-        rows.add_to(once)
-    assert rows.add_to(once, again=True).tolist() == [[[2, 2], [2, 2]]]
-    assert StateRows(rows=torch.ones(2, 2), mark="sinusoidal").add_to(once).tolist() == [[[2, 2], [2, 2]]]
-    for bad in (torch.zeros(1, 3, 2), torch.zeros(1, 2, 4), torch.zeros(1, 2, 2, dtype=torch.long)):
-        with pytest.raises(pl.PositionContractError, match="x = "):
-            rows.add_to(bad)

@@ -104,8 +104,7 @@ class Sinusoidal(nn.Module):
 
     def add(self, x: Float[Tensor, "B N D"], geometry: AttentionGeometry, *, batch_first: bool = True) -> Float[Tensor, "B N D"]:
         """x + rows. A sequence-first state [N, B, D] is named by ``batch_first=False``: its shape cannot tell."""
-        rows = self(geometry)
-        return (rows if batch_first else rows.sequence_first(x.shape[1])).add_to(x)
+        return self(geometry).add_to(x, batch_first=batch_first)
 
     def extra_repr(self) -> str:
         return f"{self.d_model}, base={self.base:g}, layout={self.layout!r}, ladder={self.ladder!r}, odd_width={self.odd_width!r}"
