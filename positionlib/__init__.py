@@ -10,7 +10,10 @@ from importlib import import_module as _import_module
 from positionlib.attention import AttendTrace, attend, masked_softmax
 from positionlib.errors import FrameMismatchError, PositionContractError, PositionRangeError, UnsupportedPositionContract
 from positionlib.geometry import AttentionGeometry
-from positionlib.mechanisms import ALiBi, LearnedAbsolute, NoPE, Sinusoidal, T5Bias
+from positionlib.mechanisms import (
+    ALiBi, BertRelative, DeBERTa, EdgeRelative, Graph, GraphBias, GraphDegrees, GraphPath, LearnedAbsolute, MusicRelative, NoPE,
+    SegmentMemory, ShawRelative, Sinusoidal, T5Bias, TUPE, TransformerXL,
+)
 from positionlib.rules import T5Buckets, alibi_slopes, frequency_ladder, t5_bucket
 
 __version__ = "0.1.0"
@@ -25,6 +28,8 @@ def __getattr__(name: str):
     return _import_module(f"positionlib.{name}") if module is None else getattr(_import_module(module), name)
 
 
-__all__ = ["ALiBi", "AttendTrace", "AttentionGeometry", "FrameMismatchError", "LearnedAbsolute", "NoPE", "PositionCall",
-           "PositionContractError", "PositionRangeError", "Sinusoidal", "T5Bias", "T5Buckets", "UnsupportedPositionContract",
-           "alibi_slopes", "attend", "exercises", "frequency_ladder", "lab", "masked_softmax", "t5_bucket", "widgets"]
+__all__ = ["ALiBi", "AttendTrace", "AttentionGeometry", "BertRelative", "DeBERTa", "EdgeRelative", "FrameMismatchError", "Graph",
+           "GraphBias", "GraphDegrees", "GraphPath", "LearnedAbsolute", "MusicRelative", "NoPE", "PositionCall",
+           "PositionContractError", "PositionRangeError", "SegmentMemory", "ShawRelative", "Sinusoidal", "T5Bias", "T5Buckets", "TUPE",
+           "TransformerXL", "UnsupportedPositionContract", "alibi_slopes", "attend", "exercises", "frequency_ladder", "lab",
+           "masked_softmax", "t5_bucket", "widgets"]

@@ -176,6 +176,9 @@ class Relation(Term):
 
     def __post_init__(self) -> None:
         check_sign(self.sign)
+        self._check_tables()
+
+    def _check_tables(self) -> None:
         for name in ("key_table", "value_table"):
             t = getattr(self, name)
             require(t is None or (t.ndim in (2, 3) and t.shape[-2] == self.rule.num_classes), name, t,

@@ -9,18 +9,15 @@ from pathlib import Path
 from typing import TextIO
 
 from positionlib import PositionContractError
-from tests.cases import alibi, learned, masks, packing, padding, sinusoidal, t5
+from tests.cases import alibi, deberta, graph, learned, masks, packing, padding, relative, sinusoidal, t5, tupe
 from tests.cases.expect import Call, Expectation, NotCovered
 
 Handler = Callable[[Call, Expectation], None]
-HANDLERS: dict[str, Handler] = {word: handler for module in (padding, packing, masks, learned, sinusoidal, t5, alibi)
+HANDLERS: dict[str, Handler] = {word: handler for module in (padding, packing, masks, learned, sinusoidal, t5, alibi, relative, deberta, tupe, graph)
                                 for word, handler in module.HANDLERS.items()}
 MISSING = {
-    "migrate_position_table": "table migration", "transformer_xl_align": "relative shift", "bidirectional_align": "relative shift",
-    "segment_memory_update": "segment memory", "deberta_indices": "DeBERTa terms", "deberta_scores": "DeBERTa terms",
-    "deberta_scale": "DeBERTa terms", "tupe_cls_override": "TUPE", "resize_grid_shape": "grid interpolation",
-    "resize_grid": "grid interpolation", "grid_coordinates": "grid coordinates", "normalise_boxes": "document boxes",
-    "graph_distance_bias": "graph relations", "time2vec": "Time2Vec",
+    "migrate_position_table": "table migration", "resize_grid_shape": "grid interpolation", "resize_grid": "grid interpolation",
+    "grid_coordinates": "grid coordinates", "normalise_boxes": "document boxes", "time2vec": "Time2Vec",
 }
 NOT_THE_LIBRARY = {
     "notebook_output_bundle": "published outputs are the book's concern", "notebook_output_compare": "notebook outputs are the book's concern",

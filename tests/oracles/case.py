@@ -22,8 +22,9 @@ class Unreadable(Exception):
 class Case:
     """Arrays are either taken (inputs) or checked (results). What is neither is reported, never skipped."""
 
-    def __init__(self, entry: dict, arrays: dict[str, np.ndarray]) -> None:
-        self.entry, self.arrays = entry, arrays
+    def __init__(self, entry: dict, arrays: dict[str, np.ndarray], inputs: Case | None = None) -> None:
+        """``inputs`` is the other case whose inputs this one shares, if its settings say so."""
+        self.entry, self.arrays, self.inputs = entry, arrays, inputs
         self.source: dict = entry["source"]
         self.settings: dict = entry.get("settings") or {}
         self.taken: set[str] = set()

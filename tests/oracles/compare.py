@@ -20,12 +20,12 @@ class Difference:
 def tolerance_for(spec: object, name: str) -> tuple[float, float] | None:
     """(rtol, atol) of one array, or None when the manifest states none for it.
 
-    ``spec`` is {rtol, atol}, or groups of them by name. A group "a/b" holds the arrays a, b, a_* and b_*; the longest name wins,
-    and "default" or a bare {rtol, atol} beside the groups serves the rest.
+    ``spec`` is {rtol, atol}, or groups of them by name. A group "a/b" holds the arrays a, b, a_* and b_*, "gradients" those that
+    begin with grad_; the longest name wins, and "default" or a bare {rtol, atol} beside the groups serves the rest.
     """
     if not isinstance(spec, dict):
         return None
-    groups = {part.strip(): value for key, value in spec.items() if isinstance(value, dict) for part in re.split(r"[/,]", key)}
+    groups = {part.strip().replace("gradients", "grad"): value for key, value in spec.items() if isinstance(value, dict) for part in re.split(r"[/,]", key)}
     fitting = [part for part in groups if name == part or name.startswith((f"{part}_", f"{part}."))]
     chosen = groups[max(fitting, key=len)] if fitting else groups.get("default", spec)
     if not any(isinstance(chosen.get(key), (int, float)) for key in ("rtol", "atol")):

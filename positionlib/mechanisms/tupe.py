@@ -1,0 +1,136 @@
+"""TUPE's untied positions (Ke et al. 2021, sections 3.1 and 3.2; guolinke/TUPE 4c64ff7).
+
+    s_hij = q_hi · k_hj / √(2d) + a_hij + b_hij        a_hij = (p_i U^Q)_h · (p_j U^K)_h / √(2d),  b_hij = W[bucket(j − i), h] (TUPE-R)
+
+Where j is CLS, a is the learned other-to-CLS number; where i is CLS, it is CLS-to-other. The released code writes the column first
+and the row second, so the pair (CLS, CLS) is CLS-to-other.
+
+Contract
+- coordinate source: the geometry's query and key positions; CLS is the row at ``cls_position``, by position and not by storage.
+- changed tensor: the scores. b is added after the CLS edit, and no scale touches it.
+- shape: a + b is [1|B, H, Q, K], computed once by module(geometry) and reused by every layer and batch row.
+- parameter or buffer state: a table [max_length + 1, D] behind a LayerNorm, one query and one key projection with biases, and for
+  TUPE-R a table [num_buckets + 1, H]. Row 0 makes CLS-to-other (p_0 · p_0), row 1 other-to-CLS (p_1 · p_1), row t + 1 is position t.
+- training path: gradients of all layers meet in the one term; the row of a position past the training length stays untrained.
+- runtime offset: a position without a row is refused; rectangular calls and decode steps use their own positions.
+- failure modes: √d for √(2d), the row written before the column, a scaled relative bias, a bias made for other positions.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from positionlib.errors import PositionRangeError, require, require_count
+from positionlib.geometry import AttentionGeometry
+from positionlib.rules import T5Buckets
+from positionlib.terms import Decomposition
+
+
+def override_cls(scores: Float[Tensor, "*B Q K"], query_is_cls: Bool[Tensor, "*B Q"], key_is_cls: Bool[Tensor, "*B K"],
+                 cls_to_other: Float[Tensor, "*B 1 1"], other_to_cls: Float[Tensor, "*B 1 1"]) -> Float[Tensor, "*B Q K"]:
+    """Position scores with the CLS column replaced, then the CLS row: (CLS, CLS) is cls_to_other."""
+    columns = torch.where(key_is_cls[..., None, :], other_to_cls, scores)
+    return torch.where(query_is_cls[..., :, None], cls_to_other, columns)
+
+
+def cls_buckets(rule: T5Buckets, query_positions: Int[Tensor, "*B Q"], key_positions: Int[Tensor, "*B K"],
+                cls_position: int = 0) -> Int[Tensor, "*B Q K"]:
+    """Bucket ids of TUPE-R: the rule's own, the extra id num_buckets in the CLS column, then num_buckets / 2 in the CLS row.
+
+    The bidirectional rule never gives num_buckets / 2: that would be a key after the query at distance 0.
+    """
+    require(rule.bidirectional, "bidirectional", rule.bidirectional, "True", "A causal rule uses bucket num_buckets / 2 for a distance.")
+    own = rule.classes(key_positions[..., None, :] - query_positions[..., :, None])
+    own = own.masked_fill(key_positions[..., None, :] == cls_position, rule.num_buckets)
+    return own.masked_fill(query_positions[..., :, None] == cls_position, rule.num_buckets // 2)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class UntiedScores(Decomposition):
+    """Content scores plus one finished bias [1|B, H, Q, K], which belongs to the positions it was made for."""
+
+    bias: Float[Tensor, "B H Q K"]
+    query_positions: Int[Tensor, "*B Q"]
+    key_positions: Int[Tensor, "*B K"]
+
+    def scores(self, q, k, query_positions, key_positions, scale):
+        for name, made, asked in (("query_positions", self.query_positions, query_positions), ("key_positions", self.key_positions, key_positions)):
+            require(torch.equal(made, asked), name, asked, "the positions that the term was made for", "Call the module with this geometry.")
+        require(self.bias.shape[1] == q.shape[1], "bias", self.bias, f"{q.shape[1]} heads, as q", "Build the module for the model's heads.")
+        return (q @ k.mT) * scale + self.bias.to(q.dtype)
+
+
+class TUPE(nn.Module):
+    """The stack's position term: module(geometry) returns :class:`UntiedScores`, to be handed to every layer.
+
+    Parameters
+    ----------
+    max_length : positions 0..max_length−1 have a row.
+    relative : bucket rule of TUPE-R, with edge ``transformers`` as released; None is TUPE-A.
+    cls_position : the position whose row and column are replaced, or None for a model without CLS.
+
+    Raises
+    ------
+    PositionContractError
+        sizes that do not divide, a causal bucket rule, a geometry without a shared frame.
+    PositionRangeError
+        a position without a row.
+    """
+
+    def __init__(self, heads: int, d_model: int, max_length: int, *, relative: T5Buckets | None = None, cls_position: int | None = 0) -> None:
+        super().__init__()
+        self.heads, self.max_length, self.relative = require_count("heads", heads), require_count("max_length", max_length), relative
+        require(require_count("d_model", d_model) % heads == 0, "d_model", d_model, f"a multiple of {heads} heads", "Heads share it equally.")
+        require(relative is None or isinstance(relative, T5Buckets) and relative.bidirectional, "relative", relative,
+                "bidirectional T5Buckets, or None for TUPE-A", "TUPE is an encoder: a causal rule uses the bucket kept for the CLS row.")
+        self.cls_position = None if cls_position is None else require_count("cls_position", cls_position, 0)
+        require(max_length > (cls_position or 0), "cls_position", cls_position, f"a position below {max_length}", "CLS is one of the rows.")
+        self.weight = nn.Parameter(torch.empty(max_length + 1, d_model))
+        nn.init.normal_(self.weight, std=0.02)
+        self.norm = nn.LayerNorm(d_model)
+        self.query_proj, self.key_proj = nn.Linear(d_model, d_model), nn.Linear(d_model, d_model)
+        self.relative_weight = None if relative is None else nn.Parameter(torch.empty(relative.num_buckets + 1, heads))
+        if relative is not None:
+            nn.init.normal_(self.relative_weight, std=0.02)
+
+    @property
+    def scale(self) -> float:
+        """1/√(2d), of content and of position scores."""
+        return 1.0 / math.sqrt(2 * (self.weight.shape[1] // self.heads))
+
+    def row_scores(self, query_rows: Int[Tensor, "*B Q"], key_rows: Int[Tensor, "*B K"]) -> Float[Tensor, "*B H Q K"]:
+        """Scaled products of table rows, before the CLS edit."""
+        rows = self.norm(self.weight)
+        q, k = (p(rows).unflatten(-1, (self.heads, -1)) for p in (self.query_proj, self.key_proj))
+        return torch.einsum("...qhd,...khd->...hqk", q[query_rows] * self.scale, k[key_rows])
+
+    def forward(self, geometry: AttentionGeometry) -> UntiedScores:
+        """The term of this call, for all layers."""
+        geometry.require_shared_frame("TUPE positions")
+        queries, keys = geometry.query_positions, geometry.key_positions
+        for positions in (queries, keys):
+            if positions.numel() and positions.device.type != "meta" and not torch.compiler.is_compiling() and int(positions.max()) >= self.max_length:
+                raise PositionRangeError("position", int(positions.max()), f"0..{self.max_length - 1}: the table has {self.weight.shape[0]} rows, "
+                                         "one of them before position 0", "Shorten the call or train a longer table.")
+        bias = self.row_scores(queries + 1, keys + 1)
+        if self.cls_position is not None:
+            # Row 0 against itself, and row 1 against itself: one number a head.
+            to_other, to_cls = (self.row_scores(row, row) for row in torch.arange(2, device=self.weight.device)[:, None])
+            bias = override_cls(bias, queries[..., None, :] == self.cls_position, keys[..., None, :] == self.cls_position, to_other, to_cls)
+        if self.relative is not None:
+            bias = bias + self.relative_weight[self.buckets(queries, keys)].movedim(-1, -3)
+        return UntiedScores(bias=bias if bias.ndim == 4 else bias[None], query_positions=queries, key_positions=keys, score_scale=self.scale)
+
+    def buckets(self, query_positions: Int[Tensor, "*B Q"], key_positions: Int[Tensor, "*B K"]) -> Int[Tensor, "*B Q K"]:
+        """Bucket id of every pair under TUPE-R, with the two CLS ids where the model has a CLS."""
+        if self.cls_position is None:
+            return self.relative.classes(key_positions[..., None, :] - query_positions[..., :, None])
+        return cls_buckets(self.relative, query_positions, key_positions, self.cls_position)
+
+    def extra_repr(self) -> str:
+        return f"{self.heads}, max_length={self.max_length}, relative={self.relative}, cls_position={self.cls_position}"
