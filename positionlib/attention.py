@@ -104,7 +104,7 @@ def _eager(q, k, v, term, geometry, scale, reason):
     poisoned = (visible.to(compute) @ (bad_v | bad_k).to(compute) > 0) | (bad_q & visible.any(-1, keepdim=True))
     out = (probabilities @ vc).masked_fill(poisoned, math.nan)
     if classes is not None and term.value_table is not None:
-        mass = _class_mass(probabilities, classes, term.rule.num_classes)
+        mass = class_mass(probabilities, classes, term.rule.num_classes)
         out = out + mass @ term.value_table.to(compute)
     return out.to(q.dtype), AttendTrace("eager", reason, scale, scores, bias, visible, probabilities)
 
@@ -123,18 +123,18 @@ def _scores(q, k, term, positions, scale):
         classes = term.classes(*positions)  # [*B, Q, K]
         if term.key_table is not None:
             # Scaled with the content: q·(k + a) / √d, as Shaw writes it.
-            content = content + _pick(q @ term.key_table.to(q.dtype).transpose(-1, -2), classes)
+            content = content + pick(q @ term.key_table.to(q.dtype).transpose(-1, -2), classes)
         return content * scale, None, classes
     return content * scale, None, None
 
 
-def _pick(by_class: Float[Tensor, "B H Q C"], classes: Tensor) -> Float[Tensor, "B H Q K"]:
-    """Each pair's entry of its query's row of class scores."""
+def pick(by_class: Float[Tensor, "B H Q C"], classes: Tensor) -> Float[Tensor, "B H Q K"]:
+    """Each pair's entry of its query's row of class scores; ``classes`` is [Q, K] or [B, Q, K]."""
     classes = classes[:, None] if classes.ndim == 3 else classes[None, None]
     return by_class.gather(-1, classes.expand(*by_class.shape[:2], -1, -1))
 
 
-def _class_mass(probabilities: Float[Tensor, "B H Q K"], classes: Tensor, num_classes: int) -> Float[Tensor, "B H Q C"]:
+def class_mass(probabilities: Float[Tensor, "B H Q K"], classes: Tensor, num_classes: int) -> Float[Tensor, "B H Q C"]:
     """Probability that falls on each class, so that Σ_j α_ij a_ij becomes one product with the table."""
     classes = classes[:, None] if classes.ndim == 3 else classes[None, None]
     mass = probabilities.new_zeros(*probabilities.shape[:-1], num_classes)

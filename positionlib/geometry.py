@@ -14,7 +14,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from positionlib.errors import FrameMismatchError, PositionContractError, require, require_choice, require_count
-from positionlib.rules import check_sign
+from positionlib.rules import check_sign, integers
 
 MODES = ("encoder", "causal", "cross", "segment-memory")
 LARGEST_POSITION = 2**62  # so that the difference of two positions still fits an int64
@@ -175,9 +175,7 @@ def _integers(name: str, values: object) -> Tensor:
         t = values if isinstance(values, Tensor) else torch.as_tensor(values, dtype=torch.int64 if values == [] else None)
     except (TypeError, ValueError, RuntimeError, OverflowError):
         raise PositionContractError(name, values, "integers", "Pass a tensor or a list of whole numbers below 2^63.") from None
-    if t.dtype.is_floating_point or t.dtype.is_complex or t.dtype == torch.bool:
-        raise PositionContractError(name, values, "integers", "Keep positions and ids as integers; floats lose them above 2^8 to 2^24.")
-    return t.long()
+    return integers(name, t)
 
 
 def _positions(name: str, values: object) -> Tensor:

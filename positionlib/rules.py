@@ -64,7 +64,7 @@ class Clip:
 
     def classes(self, offset: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
         """Class id of each signed offset, int64; the caller has already chosen the sign."""
-        return _whole("offset", offset).clamp(-self.max_distance, self.max_distance) + self.max_distance
+        return integers("offset", offset).clamp(-self.max_distance, self.max_distance) + self.max_distance
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class T5Buckets:
 
     def classes(self, relative_position: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
         """Bucket ids, int64, of ``relative_position`` = key position − query position. Integers in, integers compared: no float."""
-        relative_position = _whole("relative_position", relative_position)
+        relative_position = integers("relative_position", relative_position)
         distance = relative_position.abs() if self.bidirectional else (-relative_position).clamp_min(0)
         edges = torch.tensor(self.thresholds, device=relative_position.device)
         bucket = torch.bucketize(distance, edges, right=True)
@@ -216,10 +216,17 @@ def _geometric_slopes(heads: int, bias_max: int) -> list[float]:
     return [2.0 ** (-bias_max * (h + 1) / heads) for h in range(heads)]
 
 
-def _whole(field: str, values: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
+def integers(field: str, values: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
+    """``values`` as int64.
+
+    Raises
+    ------
+    PositionContractError
+        what is no tensor of integers; booleans are not counted as such. ``field`` names it in the message.
+    """
     kind = getattr(values, "dtype", None)
     require(isinstance(values, Tensor) and not (kind.is_floating_point or kind.is_complex or kind == torch.bool), field, values,
-            "an integer tensor", "Keep positions as integers: a float offset has already lost positions.")
+            "an integer tensor", "Keep positions, offsets and ids as integers: a float has already lost some (bfloat16 merges 256 and 257).")
     return values.long()
 
 

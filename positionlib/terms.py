@@ -32,10 +32,12 @@ SLOPE_FORMS = ("relative", "symmetric", "key_index", "key_minus_last")
 
 
 class ClassRule(Protocol):
-    """A rule that maps signed offsets to class ids 0..num_classes-1."""
+    """A rule that maps signed offsets to class ids 0..num_classes-1.
+
+    A fused kernel takes a rule that also has ``max_distance``, beyond which the class no longer changes on either side.
+    """
 
     num_classes: int
-    max_distance: int  # beyond it, on either side, the class no longer changes
 
     def classes(self, offset: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]: ...
 

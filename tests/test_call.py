@@ -10,19 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from positionlib.call import PositionCall
-from positionlib.errors import FrameMismatchError, PositionContractError
+from positionlib.errors import FrameMismatchError
 from positionlib.manifest import Rule
+from tests.refusals import refused
 
 BIAS = {"family": "bias", "state_object": "table", "relation_sign": "key_minus_query"}
 LEFT = [[0, 0, 0, 1, 1], [1, 1, 1, 1, 1]]
-
-
-def refused(build, field):
-    with pytest.raises(PositionContractError) as caught:
-        build()
-    assert caught.value.field == field, str(caught.value)
-    assert caught.value.expected and caught.value.remedy
-    return caught.value
 
 
 @pytest.mark.parametrize("mask", [

@@ -6,16 +6,9 @@ from pydantic import BaseModel
 from positionlib.call import PositionCall
 from positionlib.errors import PositionContractError
 from positionlib.manifest import PositionMethod, RowSpace
+from tests.refusals import refused
 
 LEFT = [[0, 0, 0, 1, 1], [1, 1, 1, 1, 1]]
-
-
-def refused(build, field):
-    with pytest.raises(PositionContractError) as caught:
-        build()
-    assert caught.value.field == field, str(caught.value)
-    assert caught.value.expected and caught.value.remedy
-    return caught.value
 
 
 def decode(**changes):

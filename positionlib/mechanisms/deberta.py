@@ -28,8 +28,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from positionlib.attention import pick
 from positionlib.errors import require, require_choice, require_count
 from positionlib.geometry import AttentionGeometry
+from positionlib.rules import integers
 from positionlib.terms import Decomposition, StateRows
 
 TERMS = ("c2c", "c2p", "p2c")
@@ -87,21 +89,16 @@ class DisentangledIndex:
 
     def classes(self, offset: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
         """Table row of each offset i − j, int64."""
-        offset = _whole(offset)
+        offset = integers("offset", offset)
         distance = torch.bucketize(offset.abs(), torch.tensor(self.thresholds, device=offset.device), right=True)
         return (offset.sign() * distance + self.span).clamp(0, 2 * self.span - 1)
 
     def signed_buckets(self, offset: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
         """The released ``relative_pos`` before it is cut to the table, evaluated on the host; ``transformers`` may exceed S."""
-        offset = _whole(offset)
+        offset = integers("offset", offset)
         if self.buckets is None:
             return offset
         return offset.sign() * torch.from_numpy(_log_bucket(self, offset.abs().cpu().numpy())).to(offset.device)
-
-
-def _whole(offset: Tensor) -> Tensor:
-    require(not offset.dtype.is_floating_point and offset.dtype != torch.bool, "offset", offset, "an integer tensor", "Keep offsets whole.")
-    return offset.long()
 
 
 def _log_bucket(rule: DisentangledIndex, distance: np.ndarray) -> np.ndarray:
@@ -166,14 +163,12 @@ class DisentangledScores(Decomposition):
         for name, rows in (("pos_key", self.pos_key), ("pos_query", self.pos_query)):
             require(rows is None or (rows.shape[0], rows.shape[2]) == (q.shape[1], q.shape[3]), name, rows,
                     f"{q.shape[1]} heads of width {q.shape[3]}, as q", "Build the module for this layer's heads.")
-        index = {name: i[:, None] if i.ndim == 3 else i[None, None] for name, i in self.indices(query_positions, key_positions).items()}
+        index = self.indices(query_positions, key_positions)
         found = {"c2c": q @ k.mT} if self.content else {}
         if self.pos_key is not None:
-            by_row = q @ self.pos_key.to(q.dtype).mT  # [B, H, Q, R]
-            found["c2p"] = by_row.gather(-1, index["c2p"].expand(*by_row.shape[:2], -1, -1))
+            found["c2p"] = pick(q @ self.pos_key.to(q.dtype).mT, index["c2p"])
         if self.pos_query is not None:
-            by_row = k @ self.pos_query.to(q.dtype).mT  # [B, H, K, R]
-            found["p2c"] = by_row.gather(-1, index["p2c"].mT.expand(*by_row.shape[:2], -1, -1)).mT
+            found["p2c"] = pick(k @ self.pos_query.to(q.dtype).mT, index["p2c"].mT).mT
         return {name: part * scale for name, part in found.items()}
 
     def scores(self, q, k, query_positions, key_positions, scale):

@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
 from positionlib.errors import PositionRangeError, require, require_choice, require_count
 from positionlib.geometry import AttentionGeometry
 from positionlib.padding import visible_from_mask
+from positionlib.rules import integers
 from positionlib.terms import StateRows
 
 POLICIES = ("contiguous", "compress_active", "roberta", "opt", "generation_v4", "generation_v5")
@@ -51,8 +52,7 @@ class LearnedAbsolute(nn.Module):
 
     def row_ids(self, positions: Int[Tensor, "*B N"]) -> Int[Tensor, "*B N"]:
         """Table rows of logical positions, int64, checked on the host. A compiled graph has no values to look at and checks nothing."""
-        require(not positions.dtype.is_floating_point and positions.dtype != torch.bool, "position", positions, "integers", "Keep ids whole.")
-        positions = positions.long()
+        positions = integers("position", positions)
         if positions.numel() and positions.device.type != "meta" and not torch.compiler.is_compiling():
             for value in (int(positions.min()), int(positions.max())):
                 if not 0 <= value < self.capacity:
@@ -131,9 +131,9 @@ def coverage(position_ids: Int[Tensor, "B N"], mask: Bool[Tensor, "B N"] | Int[T
     PositionRangeError
         an id of a real token outside 0..rows−1.
     """
-    require(not position_ids.dtype.is_floating_point and position_ids.shape == mask.shape, "position_ids", position_ids,
-            f"integers of shape {tuple(mask.shape)}", "Give one id a token of the mask.")
-    visible = position_ids[visible_from_mask(mask, "true_is_visible")].long()
+    position_ids = integers("position_ids", position_ids)
+    require(position_ids.shape == mask.shape, "position_ids", position_ids, f"shape {tuple(mask.shape)}", "Give one id a token of the mask.")
+    visible = position_ids[visible_from_mask(mask, "true_is_visible")]
     if visible.numel() and not 0 <= int(visible.min()) <= int(visible.max()) < rows:
         raise PositionRangeError("position_ids", (int(visible.min()), int(visible.max())), f"0..{rows - 1}: there are {rows} rows",
                                  "Count rows of the table the ids were made for.")

@@ -24,9 +24,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from positionlib.attention import class_mass, pick
 from positionlib.errors import PositionRangeError, require, require_choice, require_count
 from positionlib.geometry import AttentionGeometry
-from positionlib.rules import Clip, check_sign
+from positionlib.rules import Clip, check_sign, integers
 from positionlib.terms import Relation
 
 SIDES = ("both", "keys", "values")
@@ -90,7 +91,7 @@ class EdgeTypes:
 
     def classes(self, edge_types: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
         """The ids themselves, int64, after a look at their range (a compiled graph has no values to look at)."""
-        edge_types = integer_ids("edge_types", edge_types)
+        edge_types = integers("edge_types", edge_types)
         return require_rows("edge_types", edge_types, edge_types, self.num_classes)
 
 
@@ -153,8 +154,7 @@ def direct_key_scores(q: Float[Tensor, "B H Q D"], table: Float[Tensor, "*H C D"
 
 def compact_key_scores(q: Float[Tensor, "B H Q D"], table: Float[Tensor, "*H C D"], classes: Int[Tensor, "*B Q K"]) -> Float[Tensor, "B H Q K"]:
     """The same from the scores of all classes, q · Rᵀ [B, H, Q, C], of which every pair takes its own."""
-    by_class = q @ table.mT
-    return by_class.gather(-1, _for_all_heads(classes, by_class))
+    return pick(q @ table.mT, classes)
 
 
 def direct_value_sum(probabilities: Float[Tensor, "B H Q K"], table: Float[Tensor, "*H C D"],
@@ -166,8 +166,7 @@ def direct_value_sum(probabilities: Float[Tensor, "B H Q K"], table: Float[Tenso
 def compact_value_sum(probabilities: Float[Tensor, "B H Q K"], table: Float[Tensor, "*H C D"],
                       classes: Int[Tensor, "*B Q K"]) -> Float[Tensor, "B H Q D"]:
     """The same from the probability that falls on each class, [B, H, Q, C]."""
-    mass = probabilities.new_zeros(*probabilities.shape[:-1], table.shape[-2])
-    return mass.scatter_add(-1, _for_all_heads(classes, probabilities), probabilities) @ table
+    return class_mass(probabilities, classes, table.shape[-2]) @ table
 
 
 @dataclass(frozen=True)
@@ -198,13 +197,6 @@ def memory_ledger(batch: int, heads: int, queries: int, keys: int, d_head: int, 
                           compact_keys=b * h * q * classes, compact_values=b * h * q * classes, scores=b * h * q * k)
 
 
-def integer_ids(field: str, values: Tensor) -> Int[Tensor, "*shape"]:
-    """``values`` as int64, or a refusal of what is no integer tensor."""
-    whole = isinstance(values, Tensor) and not (values.dtype.is_floating_point or values.dtype.is_complex or values.dtype == torch.bool)
-    require(whole, field, values, "an integer tensor", "Keep ids and offsets as integers.")
-    return values.long()
-
-
 def require_rows(field: str, values: Int[Tensor, "*shape"], ids: Int[Tensor, "*shape"], rows: int) -> Int[Tensor, "*shape"]:
     """Return ``ids`` when all are in 0..rows−1; the refusal names the value behind the first that is not, and the row count."""
     if ids.numel() and ids.device.type != "meta" and not torch.compiler.is_compiling():
@@ -214,7 +206,3 @@ def require_rows(field: str, values: Int[Tensor, "*shape"], ids: Int[Tensor, "*s
                                      "This table neither clips nor wraps: shorten the call or use a table that reaches so far.")
     return ids
 
-
-def _for_all_heads(classes: Int[Tensor, "*B Q K"], like: Float[Tensor, "B H Q N"]) -> Int[Tensor, "B H Q K"]:
-    classes = classes[:, None] if classes.ndim == 3 else classes[None, None]
-    return classes.expand(*like.shape[:2], -1, -1)

@@ -28,7 +28,8 @@ from torch import Tensor, nn
 
 from positionlib.errors import require, require_choice, require_count
 from positionlib.geometry import AttentionGeometry
-from positionlib.mechanisms.shaw import RelationTables, compact_key_scores, integer_ids, require_rows
+from positionlib.mechanisms.shaw import RelationTables, compact_key_scores, require_rows
+from positionlib.rules import integers
 from positionlib.terms import Decomposition, Relation, Term
 
 BERT_VARIANTS = ("relative_key", "relative_key_query")
@@ -46,7 +47,7 @@ class BertDistances:
 
     def classes(self, offset: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
         """Table rows, int64; PositionRangeError names the first offset without one."""
-        offset = integer_ids("offset", offset)
+        offset = integers("offset", offset)
         return require_rows("offset", offset, offset + self.max_positions - 1, self.num_classes)
 
 
@@ -71,7 +72,7 @@ class ZeroPadded:
 
     def classes(self, offset: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
         """Class ids, int64, of key-minus-query offsets."""
-        row = integer_ids("offset", offset) + self.max_distance - 1
+        row = integers("offset", offset) + self.max_distance - 1
         return row.masked_fill((row < 0) | (row >= self.rows), self.rows)
 
 

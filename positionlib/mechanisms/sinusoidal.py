@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from positionlib.errors import PositionContractError, require, require_choice, require_count
 from positionlib.geometry import AttentionGeometry
-from positionlib.rules import frequency_ladder
+from positionlib.rules import frequency_ladder, integers
 from positionlib.terms import StateRows
 
 LAYOUTS = ("interleaved", "concatenated")
@@ -144,8 +144,7 @@ def convert_layout_weight(weight: Float[Tensor, "O D"], *, source: str, target: 
 
 def _rows(positions, frequencies, d_model, layout, odd_width, construction_dtype, output_dtype):
     _check_conventions(layout, construction_dtype)
-    require(isinstance(positions, Tensor) and not positions.dtype.is_floating_point and positions.dtype != torch.bool, "positions", positions,
-            "an integer tensor", "Keep positions as integers: bfloat16 already merges 256 and 257.")
+    positions = integers("positions", positions)
     require(output_dtype.is_floating_point, "output_dtype", output_dtype, "a floating-point dtype", "Rows are sines and cosines.")
     phase = positions[..., None].to(construction_dtype) * frequencies.to(positions.device, construction_dtype)
     sine, cosine = phase.sin(), phase.cos()[..., : d_model // 2]

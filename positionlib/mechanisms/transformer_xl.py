@@ -24,6 +24,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from positionlib.attention import pick
 from positionlib.errors import PositionRangeError, require, require_choice, require_count
 from positionlib.geometry import AttentionGeometry
 from positionlib.rules import frequency_ladder
@@ -59,14 +60,14 @@ class TransformerXLScores(Decomposition):
         distances, column = self._distances(query_positions, key_positions)
         r = self.relative_keys(distances).to(q.dtype)
         u, v = ((torch.zeros_like(q) + bias[:, None]).to(q.dtype) for bias in (self.content_bias, self.position_bias))
-        return {"a": q @ k.mT, "b": _pick(q @ r.mT, column), "c": u @ k.mT, "d": _pick(v @ r.mT, column)}
+        return {"a": q @ k.mT, "b": pick(q @ r.mT, column), "c": u @ k.mT, "d": pick(v @ r.mT, column)}
 
     def scores(self, q, k, query_positions, key_positions, scale):
         require(q.shape[1::2] == self.content_bias.shape, "term", tuple(self.content_bias.shape),
                 f"[heads, d_head] = {tuple(q.shape[1::2])}, as q", "Build the module for this model's heads.")
         distances, column = self._distances(query_positions, key_positions)
         ac = (q + self.content_bias[:, None].to(q.dtype)) @ k.mT
-        bd = _pick(self.compact(q, distances), column)
+        bd = pick(self.compact(q, distances), column)
         return (ac + bd) * scale
 
     def _distances(self, query_positions: Tensor, key_positions: Tensor) -> tuple[Tensor, Tensor]:
@@ -233,7 +234,3 @@ class SegmentMemory:
             require(same and kept.dtype == hidden.dtype, "hidden", hidden, f"batch, width and dtype of the memory {tuple(kept.shape)}",
                     "One memory serves one batch of running texts, in one layout.")
 
-
-def _pick(by_distance: Float[Tensor, "B H Q R"], column: Int[Tensor, "*B Q K"]) -> Float[Tensor, "B H Q K"]:
-    column = column[:, None] if column.ndim == 3 else column[None, None]
-    return by_distance.gather(-1, column.expand(*by_distance.shape[:2], -1, -1))

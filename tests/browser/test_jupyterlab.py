@@ -64,6 +64,8 @@ def lab(tmp_path_factory):
 
 
 def test_arrow_keys_reach_python_and_python_reaches_the_page(chromium, lab):
+    from playwright.sync_api import expect
+
     context = chromium.new_context(viewport={"width": 1300, "height": 1000})
     page = context.new_page()
     page.set_default_timeout(40_000)
@@ -75,8 +77,16 @@ def test_arrow_keys_reach_python_and_python_reaches_the_page(chromium, lab):
     page.locator(".jp-Notebook-ExecutionIndicator[data-status=idle]").first.wait_for()
 
     def run(i: int) -> None:
-        cells.nth(i).locator(".cm-content").click()
-        page.keyboard.press("Control+Enter")
+        # A key pressed before JupyterLab takes keys is lost without a trace: press until the cell's prompt says that it has started.
+        prompt = cells.nth(i).locator(".jp-InputPrompt")
+        for _ in range(4):
+            cells.nth(i).locator(".cm-content").click()
+            page.keyboard.press("Control+Enter")
+            try:
+                return expect(prompt).not_to_have_text("[ ]:", timeout=8_000)
+            except AssertionError:
+                continue
+        raise AssertionError(f"cell {i} never started")
 
     run(0)
     widget = cells.nth(0).locator(".pg-explorer")
