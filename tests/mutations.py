@@ -66,6 +66,8 @@ MUTATIONS = [
     Mutation("slopes of the shard's own head count", f"{M}/alibi.py", "alibi_slopes(heads) if slopes is None", "alibi_slopes(len(head_ids) if head_ids else heads) if slopes is None", f"{T}/test_alibi.py"),
     Mutation("row offset lost", f"{M}/learned.py", "return positions + self.row_offset", "return positions", f"{T}/test_learned.py"),
     Mutation("range check off by one", f"{M}/learned.py", "if not 0 <= value < self.capacity", "if not 0 <= value <= self.capacity", f"{T}/test_learned.py"),
+    Mutation("reduction keeps the last gradient only", f"{M}/learned.py", ".index_add(0, row_ids.reshape(-1), wide)", ".index_copy(0, row_ids.reshape(-1), wide)", f"{T}/test_learned.py"),
+    Mutation("learned slopes are their logarithms", f"{M}/alibi.py", "self.log_slopes.exp()", "self.log_slopes", f"{T}/test_alibi.py"),
     Mutation("NoPE without its mask", f"{M}/nope.py", "require(geometry.causal", "require(True", f"{T}/test_nope.py"),
     Mutation("autocast reaches the reference", "positionlib/attention.py", "enabled=False", "enabled=True", "tests/test_attention.py"),
     Mutation("one sequence's NaN poisons the pack", "positionlib/attention.py", "vc.masked_fill(bad_v, 0.0)", "vc", "tests/test_attention.py"),

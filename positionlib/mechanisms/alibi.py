@@ -7,12 +7,14 @@ slope order belongs to the head order, so a shard slices the slopes of all heads
 local arange, by slopes built for a shard's own head count, by a bias inside the scale, and by distance in a low-precision dtype.
 
 Storage forms of released code are named in :class:`positionlib.terms.SlopeBias`. ``inside_scale`` and ``rounded`` describe Falcon.
-Learned slopes and the symmetric form are not the paper's method.
+Learned slopes (``learned=True``) and the symmetric form are not the paper's method: it fixes the slopes, after
+trainable ones had not extrapolated well (section 3).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import log
 
 import torch
 from jaxtyping import Float
@@ -33,6 +35,7 @@ class ALiBi(nn.Module):
     form : storage form, see :class:`positionlib.terms.SlopeBias`.
     head_ids : the heads of this shard, in its order; None for all.
     slopes : other slopes than the paper's, one a head.
+    learned : train the slopes, kept positive as ``log_slopes`` [heads of this shard]; not the paper's method.
 
     Raises
     ------
@@ -41,10 +44,11 @@ class ALiBi(nn.Module):
     """
 
     def __init__(self, heads: int, *, form: str = "relative", slopes: Float[Tensor, "H"] | None = None, head_ids: Sequence[int] | None = None,
-                 inside_scale: bool = False, rounded: torch.dtype | None = None) -> None:
+                 inside_scale: bool = False, rounded: torch.dtype | None = None, learned: bool = False) -> None:
         super().__init__()
         heads = require_count("heads", heads)
         require(isinstance(inside_scale, bool), "inside_scale", inside_scale, "True or False", "Only Falcon adds the bias inside.")
+        require(isinstance(learned, bool), "learned", learned, "True or False", "The paper's slopes are fixed.")
         self.form, self.inside_scale, self.rounded = require_choice("form", form, SLOPE_FORMS), inside_scale, rounded
         given = alibi_slopes(heads) if slopes is None else torch.as_tensor(slopes, dtype=torch.float64, device="cpu")
         require(given.shape == (heads,) and bool(torch.isfinite(given).all()), "slopes", given, f"{heads} finite numbers", "Give one slope a head.")
@@ -53,11 +57,14 @@ class ALiBi(nn.Module):
                 "Count heads over all shards.")
         # Kept as numbers, not as a buffer: a dtype move must not round a slope, and no checkpoint holds one.
         self._slopes = tuple(float(given[h]) for h in ids)
+        require(not learned or all(m > 0 for m in self._slopes), "slopes", given, "positive numbers when they are learned",
+                "A learned slope is the exponential of its parameter.")
+        self.register_parameter("log_slopes", nn.Parameter(torch.tensor([log(m) for m in self._slopes])) if learned else None)
 
     @property
     def slopes(self) -> Float[Tensor, "H"]:
-        """m_h of this shard's heads, float64."""
-        return torch.tensor(self._slopes, dtype=torch.float64, device="cpu")
+        """m_h of this shard's heads: float64, and on the CPU, unless they are learned."""
+        return torch.tensor(self._slopes, dtype=torch.float64, device="cpu") if self.log_slopes is None else self.log_slopes.exp()
 
     def forward(self, geometry: AttentionGeometry) -> SlopeBias:
         """The penalty of this call, [1|B, H, Q, K] once expanded."""
@@ -68,4 +75,4 @@ class ALiBi(nn.Module):
         return SlopeBias(slopes=self.slopes.to(geometry.device), form=self.form, inside_scale=self.inside_scale, rounded=self.rounded)
 
     def extra_repr(self) -> str:
-        return f"{len(self._slopes)}, form={self.form!r}, inside_scale={self.inside_scale}"
+        return f"{len(self._slopes)}, form={self.form!r}, inside_scale={self.inside_scale}, learned={self.log_slopes is not None}"

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from positionlib.errors import PositionRangeError, require, require_choice, require_count
@@ -67,6 +67,25 @@ class LearnedAbsolute(nn.Module):
 
     def extra_repr(self) -> str:
         return f"rows={self.weight.shape[0]}, d_model={self.weight.shape[1]}, row_offset={self.row_offset}"
+
+
+def table_gradient(upstream: Float[Tensor, "*B N D"], row_ids: Int[Tensor, "*B N"], rows: int) -> Float[Tensor, "rows D"]:
+    """∂L/∂P as an indexed reduction: each row sums the upstream gradients of the places that read it; the others stay zero.
+
+    It is what autograd computes for the lookup, written out. Sums are made in at least float32.
+
+    Raises
+    ------
+    PositionContractError
+        ids that are no integers, or not one a gradient row. ``PositionRangeError``: an id outside 0..rows−1.
+    """
+    row_ids = integers("row_ids", row_ids)
+    require(upstream.shape[:-1] == row_ids.shape, "row_ids", row_ids, f"shape {tuple(upstream.shape[:-1])}", "Give one id a gradient row.")
+    if row_ids.numel() and not 0 <= int(row_ids.min()) <= int(row_ids.max()) < require_count("rows", rows):
+        raise PositionRangeError("row_ids", (int(row_ids.min()), int(row_ids.max())), f"0..{rows - 1}: there are {rows} rows",
+                                 "Reduce into a table of the rows the ids were made for.")
+    wide = upstream.to(torch.promote_types(upstream.dtype, torch.float32)).reshape(-1, upstream.shape[-1])
+    return wide.new_zeros(rows, upstream.shape[-1]).index_add(0, row_ids.reshape(-1), wide).to(upstream.dtype)
 
 
 def position_ids_from_mask(mask: Bool[Tensor, "B N"] | Int[Tensor, "B N"], policy: str, *, past: int = 0,

@@ -69,9 +69,20 @@ def test_compressed_positions_make_padding_harmless():
     assert torch.equal(bias(pl.ALiBi(2), g)[:1, :, 2:, 2:], bias(pl.ALiBi(2), alone))
 
 
+def test_learned_slopes_start_at_the_given_ones_and_follow_the_distances():
+    module, g = pl.ALiBi(4, head_ids=[1, 3], learned=True).double(), pl.AttentionGeometry.causal_self(5)
+    assert torch.allclose(module.slopes, pl.alibi_slopes(4)[[1, 3]], rtol=1e-6) and list(module.state_dict()) == ["log_slopes"]
+    upstream = torch.randn(1, 2, 5, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    (module(g).materialize(g.query_positions, g.key_positions, torch.float64) * upstream).sum().backward()
+    back = (torch.arange(5)[:, None] - torch.arange(5)[None]).clamp_min(0)
+    want = torch.stack([-m * (upstream[0, h] * back).sum() for h, m in enumerate(module.slopes.tolist())])
+    assert torch.allclose(module.log_slopes.grad, want, atol=1e-12)  # dm/dlog m = m
+
+
 @pytest.mark.parametrize("settings, field", [(dict(heads=0), "heads"), (dict(heads=2, form="absolute"), "form"), (dict(heads=2, slopes=torch.ones(3)), "slopes"),
                                              (dict(heads=2, slopes=torch.tensor([1.0, float("nan")])), "slopes"), (dict(heads=2, head_ids=[2]), "head_ids"),
-                                             (dict(heads=2, head_ids=[1.0]), "head_ids"), (dict(heads=2, head_ids=[1, 1]), "head_ids"), (dict(heads=2, inside_scale="no"), "inside_scale")])
+                                             (dict(heads=2, head_ids=[1.0]), "head_ids"), (dict(heads=2, head_ids=[1, 1]), "head_ids"), (dict(heads=2, inside_scale="no"), "inside_scale"),
+                                             (dict(heads=2, learned=1), "learned"), (dict(heads=2, learned=True, slopes=torch.tensor([1.0, 0.0])), "slopes")])
 def test_bad_settings_are_refused_at_construction(settings, field):
     with pytest.raises(pl.PositionContractError) as caught:
         pl.ALiBi(**settings)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import positionlib as pl
-from positionlib.mechanisms.learned import admit_position_ids, coverage, position_ids_from_mask, row_support
+from positionlib.mechanisms.learned import admit_position_ids, coverage, position_ids_from_mask, row_support, table_gradient
 
 MASK = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
 
@@ -38,6 +38,24 @@ def test_repeated_ids_accumulate_and_unaddressed_rows_get_nothing():
     upstream = torch.tensor([[[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], [[0.5, 0.5], [1.0, 1.0], [2.0, 2.0]]], dtype=torch.float64)
     (m(pl.AttentionGeometry(ids, ids)).add_to(torch.zeros(2, 3, 2, dtype=torch.float64)) * upstream).sum().backward()
     assert m.weight.grad.tolist() == [[1.5, 2.5], [8.0, 10.0], [3.0, 3.0], [0.0, 0.0]]
+
+
+def test_the_indexed_reduction_is_what_autograd_computes():
+    m, generator = pl.LearnedAbsolute(9, 3, row_offset=2).double(), torch.Generator().manual_seed(0)
+    ids = torch.randint(0, 7, (4, 6), generator=generator)
+    upstream = torch.randn(4, 6, 3, generator=generator, dtype=torch.float64)
+    (m(pl.AttentionGeometry(ids, ids)).rows * upstream).sum().backward()
+    assert torch.allclose(table_gradient(upstream, m.row_ids(ids), 9), m.weight.grad, atol=1e-14)
+
+
+def test_the_indexed_reduction_adds_wide_and_checks_its_ids():
+    many = torch.ones(4096, 1, dtype=torch.float16)  # in float16 the sum would stop at 2,048
+    assert table_gradient(many, torch.zeros(4096, dtype=torch.long), 2).tolist() == [[4096.0], [0.0]]
+    for ids, field, error in ((torch.tensor([0, 2]), "row_ids", pl.PositionRangeError), (torch.tensor([0]), "row_ids", pl.PositionContractError),
+                              (torch.tensor([0.0, 1.0]), "row_ids", pl.PositionContractError)):
+        with pytest.raises(error) as caught:
+            table_gradient(torch.ones(2, 3), ids, 2)
+        assert caught.value.field == field
 
 
 @pytest.mark.parametrize("policy, settings, want", [

@@ -38,6 +38,15 @@ def test_a_bucket_collects_the_gradient_of_all_its_pairs():
     assert torch.allclose(t5.weight.grad, want, atol=1e-13)
 
 
+def test_one_term_serves_every_layer_of_its_stack_and_collects_their_gradients():
+    t5, g = pl.T5Bias(2, 8, 20, bidirectional=False).double(), pl.AttentionGeometry.causal_self(7)
+    layers = [torch.randn(3, 1, 2, 7, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) for seed in (0, 1)]
+    alone = [torch.autograd.grad(pl.attend(*qkv, t5(g), g).square().sum(), t5.weight)[0] for qkv in layers]
+    term = t5(g)  # owned by the stack, handed to each of its layers
+    both = torch.autograd.grad(sum(pl.attend(*qkv, term, g).square().sum() for qkv in layers), t5.weight)[0]
+    assert torch.allclose(both, alone[0] + alone[1], atol=1e-13) and float(alone[1].abs().max()) > 1e-3
+
+
 @pytest.mark.parametrize("bidirectional, geometry", [(True, pl.AttentionGeometry.causal_self(4)), (False, pl.AttentionGeometry.encoder(4))])
 def test_the_stack_and_its_table_must_agree(bidirectional, geometry):
     with pytest.raises(pl.PositionContractError, match="bidirectional"):
