@@ -27,7 +27,7 @@ def test_every_case_on_a_topic_of_the_library_passes():
     assert run(FILE, out=out) == 0
     lines = out.getvalue().splitlines()
     assert [line for line in lines if line.endswith(" pass")] == [f"{c['call']['mechanism']}/{c['id']} pass" for c in COVERED]
-    assert lines[-1] == f"79 cases: {len(COVERED)} pass, 0 FAIL, {79 - len(COVERED)} not covered" and len(COVERED) == 70
+    assert lines[-1] == f"79 cases: {len(COVERED)} pass, 0 FAIL, {79 - len(COVERED)} not covered" and len(COVERED) == 74
     assert "time2vec/O71 not covered: the library has no Time2Vec yet" in lines
 
 

@@ -3,6 +3,11 @@
 from positionlib.mechanisms.alibi import ALiBi
 from positionlib.mechanisms.deberta import DeBERTa
 from positionlib.mechanisms.graph import Graph, GraphBias, GraphDegrees, GraphPath
+from positionlib.mechanisms.grid import Grid, LearnedGrid, SeparableGrid
+from positionlib.mechanisms.grid_bias import GridBias
+from positionlib.mechanisms.grid_document import BoxEmbedding, normalise_boxes
+from positionlib.mechanisms.grid_resize import GridResize
+from positionlib.mechanisms.grid_sine import SineGrid
 from positionlib.mechanisms.learned import LearnedAbsolute
 from positionlib.mechanisms.nope import NoPE
 from positionlib.mechanisms.shaw import EdgeRelative, ShawRelative
@@ -12,5 +17,6 @@ from positionlib.mechanisms.t5 import T5Bias
 from positionlib.mechanisms.transformer_xl import SegmentMemory, TransformerXL
 from positionlib.mechanisms.tupe import TUPE
 
-__all__ = ["ALiBi", "BertRelative", "DeBERTa", "EdgeRelative", "Graph", "GraphBias", "GraphDegrees", "GraphPath", "LearnedAbsolute",
-           "MusicRelative", "NoPE", "SegmentMemory", "ShawRelative", "Sinusoidal", "T5Bias", "TUPE", "TransformerXL"]
+__all__ = ["ALiBi", "BertRelative", "BoxEmbedding", "DeBERTa", "EdgeRelative", "Graph", "GraphBias", "GraphDegrees", "GraphPath",
+           "Grid", "GridBias", "GridResize", "LearnedAbsolute", "LearnedGrid", "MusicRelative", "NoPE", "SegmentMemory",
+           "SeparableGrid", "ShawRelative", "SineGrid", "Sinusoidal", "T5Bias", "TUPE", "TransformerXL", "normalise_boxes"]

@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import TextIO
 
 from positionlib import PositionContractError
-from tests.cases import alibi, deberta, graph, learned, masks, packing, padding, relative, sinusoidal, t5, tupe
+from tests.cases import alibi, deberta, graph, grid, learned, masks, packing, padding, relative, sinusoidal, t5, tupe
 from tests.cases.expect import Call, Expectation, NotCovered
 
 Handler = Callable[[Call, Expectation], None]
-HANDLERS: dict[str, Handler] = {word: handler for module in (padding, packing, masks, learned, sinusoidal, t5, alibi, relative, deberta, tupe, graph)
+HANDLERS: dict[str, Handler] = {word: handler for module in (padding, packing, masks, learned, sinusoidal, t5, alibi, relative, deberta, tupe, graph, grid)
                                 for word, handler in module.HANDLERS.items()}
 MISSING = {
-    "migrate_position_table": "table migration", "resize_grid_shape": "grid interpolation", "resize_grid": "grid interpolation",
-    "grid_coordinates": "grid coordinates", "normalise_boxes": "document boxes", "time2vec": "Time2Vec",
+    "migrate_position_table": "table migration", "time2vec": "Time2Vec",
 }
 NOT_THE_LIBRARY = {
     "notebook_output_bundle": "published outputs are the book's concern", "notebook_output_compare": "notebook outputs are the book's concern",

@@ -1,4 +1,4 @@
-"""Learned absolute tables of BERT, GPT-2 and fairseq. Word embeddings and LayerNorm are the model's, built here around the lookup."""
+"""Learned absolute tables of BERT, GPT-2, fairseq and ViT. Word embeddings and LayerNorm are the model's, built here around the lookup."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from positionlib import AttentionGeometry, LearnedAbsolute
+from positionlib import AttentionGeometry, Grid, GridResize, LearnedAbsolute, LearnedGrid
 from positionlib.mechanisms.learned import position_ids_from_mask
 from positionlib.terms import StateRows
-from tests.oracles.case import Case, NotCovered
+from tests.oracles.case import Case
 
 BERT = ("word_embeddings.weight", "position_embeddings.weight", "token_type_embeddings.weight", "LayerNorm.weight", "LayerNorm.bias")
 
@@ -57,7 +57,14 @@ def fairseq(case: Case) -> None:
 
 
 def vit(case: Case) -> None:
-    raise NotCovered("the library has no grid interpolation yet")
+    """A square grid behind CLS, read at the image's own grid: bicubic to integer sizes, CLS copied."""
+    table, patch = case.take("position_embeddings", grad=True), case.setting("patch_size")
+    trained, image = (Grid({"row": rows // patch, "col": cols // patch}, "row_major", ("cls",))
+                      for rows, cols in ([case.setting("image_size")] * 2, (case.setting("height"), case.setting("width"))))
+    module = LearnedGrid(trained, table.shape[-1], resize=GridResize("bicubic", align_corners=False, antialias=False))
+    out = torch.func.functional_call(module, {"weight": table[0]}, (AttentionGeometry.encoder(image.tokens), image)).rows[None]
+    case.check("out", out)
+    case.check_gradients(out, {"grad_position_embeddings": table})
 
 
 def with_table(weight: Tensor, row_offset: int = 0) -> LearnedAbsolute:

@@ -1,0 +1,97 @@
+"""Boxes on a page (Xu et al. 2020, section 2.2; LayoutLM in transformers 4.57).
+
+    row = X[x0] + Y[y0] + X[x1] + Y[y1] + H[y1 − y0] + W[x1 − x0]
+
+Contract
+- coordinate source: boxes x0, y0, x1, y1 in units of 1/range of their own page, y downwards; the reading order is another coordinate.
+- changed tensor: the input state, once, beside the rows of the reading order.
+- shape: rows [*B, N, D] from boxes [*B, N, 4].
+- parameter or buffer state: tables x, y, h, w, each [size, D]; left and right edges share x, upper and lower ones share y.
+- training path: an edge's row collects the gradient of all tokens with that edge.
+- runtime offset: none; a box belongs to its page, and moves with its token.
+- failure modes: pixels of another page size, exchanged edges, a table of 1000 rows for 0..1000, boxes left behind by a sort.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from positionlib.errors import PositionContractError, PositionRangeError, require, require_count
+from positionlib.mechanisms.grid import add_wide
+from positionlib.rules import integers
+from positionlib.terms import StateRows
+
+EDGES = ("x0", "y0", "x1", "y1")
+
+
+def normalise_boxes(page: tuple[float, float], boxes: Tensor, range: int) -> Int[Tensor, "*B 4"]:
+    """Boxes x0, y0, x1, y1 on a page (width, height), in the page's own unit, as int64 in 0..range, rounded down.
+
+    Integers are divided as integers; floats, in points or inches, as float64. ``int(1000 * (x / width))``, which released
+    preprocessing writes, loses one for some integers.
+
+    Raises
+    ------
+    PositionRangeError
+        a coordinate that is NaN or off the page, naming box and coordinate. Nothing is clamped.
+    PositionContractError
+        a box whose right edge lies left of its left one, or whose lower edge above its upper one; what is no box or page.
+    """
+    boxes = torch.as_tensor(boxes)
+    require(boxes.ndim >= 1 and boxes.shape[-1] == 4 and boxes.dtype != torch.bool and not boxes.dtype.is_complex, "boxes", boxes, "[*B, 4]: x0, y0, x1, y1",
+            "Give two corners, not a corner and a size.")
+    require(len(page) == 2 and all(0 < side < float("inf") for side in page), "page", page, "(width, height) above 0", "Name the page that owns the boxes.")
+    require_count("range", range)
+    whole = not boxes.dtype.is_floating_point and all(isinstance(side, int) for side in page)
+    boxes = boxes.to(torch.int64 if whole else torch.float64)
+    sides = torch.tensor([*page, *page], dtype=boxes.dtype, device=boxes.device)
+    _check_boxes(boxes, sides, "Pass the page that owns this box, or repair the box: it is not clamped.")
+    return (boxes * range).div(sides, rounding_mode="floor").long()
+
+
+class BoxEmbedding(nn.Module):
+    """module(boxes) returns :class:`StateRows` [*B, N, D]. ``size`` is the largest coordinate plus one: 1001 for a range of 1000.
+
+    Raises
+    ------
+    PositionRangeError
+        a coordinate without a row, naming box and coordinate.
+    PositionContractError
+        an inverted box, which has no row for its width or height.
+    """
+
+    def __init__(self, size: int, d_model: int) -> None:
+        super().__init__()
+        shape = require_count("size", size), require_count("d_model", d_model)
+        self.x, self.y, self.h, self.w = (nn.Parameter(torch.empty(shape)) for _ in EDGES)
+        for weight in self.parameters():
+            nn.init.normal_(weight, std=0.02)
+
+    def forward(self, boxes: Int[Tensor, "*B N 4"]) -> StateRows:
+        """Rows of the boxes' tokens; ``boxes`` as :func:`normalise_boxes` returns them."""
+        boxes = integers("boxes", boxes)
+        require(boxes.ndim >= 2 and boxes.shape[-1] == 4, "boxes", boxes, "[*B, N, 4]: x0, y0, x1, y1", "Give each token its box.")
+        _check_boxes(boxes, boxes.new_full((4,), len(self.x) - 1), "Normalise the boxes to the table's range, with their own page.")
+        x0, y0, x1, y1 = boxes.unbind(-1)
+        parts = ((self.x, x0), (self.y, y0), (self.x, x1), (self.y, y1), (self.h, y1 - y0), (self.w, x1 - x0))
+        return StateRows(rows=add_wide([nn.functional.embedding(ids, table) for table, ids in parts]), mark="box_embedding")
+
+    def extra_repr(self) -> str:
+        return f"size={len(self.x)}, d_model={self.x.shape[1]}"
+
+
+def _check_boxes(boxes: Tensor, limits: Tensor, remedy: str) -> None:
+    """Every coordinate in 0..limit, and no edge before its opposite. A compiled or meta graph has no values to look at."""
+    if boxes.device.type == "meta" or torch.compiler.is_compiling():
+        return
+    outside = ~((boxes >= 0) & (boxes <= limits))
+    inverted = torch.cat((torch.zeros_like(outside[..., :2]), boxes[..., 2:] < boxes[..., :2]), -1)
+    for bad in (outside, inverted):
+        for *box, edge in bad.nonzero()[:1].tolist():
+            field, value = f"box {', '.join(map(str, box))} {EDGES[edge]}", boxes[(*box, edge)].item()
+            if bad is outside:
+                raise PositionRangeError(field, value, f"0..{limits[edge].item()}", remedy)
+            raise PositionContractError(field, value, f"at least {EDGES[edge - 2]} = {boxes[(*box, edge - 2)].item()}",
+                                        "Order the corners: upper left, lower right.")
