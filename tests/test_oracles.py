@@ -35,7 +35,8 @@ def test_every_case_of_a_mechanism_that_the_library_has_passes():
     assert passed == {f"{entry['mechanism']}/{entry['case']}" for entry in COVERED}
     assert lines[-1] == f"{len(ENTRIES)} cases: {len(COVERED)} pass, 0 FAIL, {len(ENTRIES) - len(COVERED)} not covered"
     # The cases of the reference repositories are all there.
-    counts = {"sinusoidal": 17, "t5": 18, "alibi": 14, "shaw": 12, "music_transformer": 5, "transformer_xl": 10, "deberta": 19, "tupe": 4, "graphormer": 4, "multiaxis": 13}
+    counts = {"sinusoidal": 17, "t5": 18, "alibi": 14, "shaw": 12, "music_transformer": 5, "transformer_xl": 10, "deberta": 19, "tupe": 4,
+              "graphormer": 4, "multiaxis": 13}
     assert {m: sum(entry["mechanism"] == m for entry in COVERED) for m in counts} == counts
 
 

@@ -50,6 +50,7 @@ class Grid:
     sizes : length of each axis by name, outer axis first: ``{"row": 2, "col": 5}``.
     traversal : ``row_major`` (the last axis runs fastest) or ``column_major`` (the first does). No shape tells them apart.
     leading : names of the tokens before the first cell, as ``("cls",)``.
+    cells : how many cells, from the sizes.
 
     Raises
     ------
@@ -69,16 +70,15 @@ class Grid:
         require(not {"row", "col"} <= set(self.sizes) or self.axes.index("row") < self.axes.index("col"), "sizes", self.sizes,
                 "row before col", "The traversals are named after that order.")
         object.__setattr__(self, "leading", names("leading", self.leading))
+        # Found once, here: a compiled graph cannot trace products over a dict.
+        object.__setattr__(self, "cells", math.prod(self.sizes.values()))
+        outer_first = self.axes if self.traversal == "row_major" else self.axes[::-1]
+        object.__setattr__(self, "_steps", {axis: math.prod(self.sizes[inner] for inner in outer_first[n + 1 :]) for n, axis in enumerate(outer_first)})
 
     @property
     def axes(self) -> tuple[str, ...]:
         """Axis names, outer axis first."""
         return tuple(self.sizes)
-
-    @property
-    def cells(self) -> int:
-        """How many cells."""
-        return math.prod(self.sizes.values())
 
     @property
     def tokens(self) -> int:
@@ -94,9 +94,9 @@ class Grid:
             a position past the last token.
         """
         positions = integers("position", positions)
-        check_range("position", positions, self.tokens, f"tokens of {self}")
+        check_range("position", positions, self.tokens, self)
         cell = positions - len(self.leading)
-        return {axis: torch.where(cell < 0, LEADING, cell // step % self.sizes[axis]) for axis, step in self._steps().items()}
+        return {axis: torch.where(cell < 0, LEADING, cell // step % self.sizes[axis]) for axis, step in self._steps.items()}
 
     def positions(self, coordinates: Mapping[str, Int[Tensor, "*B N"]]) -> Int[Tensor, "*B N"]:
         """Token number of each cell: the inverse of :meth:`coordinates` on cells.
@@ -107,12 +107,7 @@ class Grid:
             a coordinate outside its axis.
         """
         coordinates = axis_coordinates(coordinates, self.sizes)
-        return len(self.leading) + sum(coordinates[axis] * step for axis, step in self._steps().items())
-
-    def _steps(self) -> dict[str, int]:
-        """How many cells lie between neighbours on each axis."""
-        outer_first = self.axes if self.traversal == "row_major" else self.axes[::-1]
-        return {axis: math.prod(self.sizes[inner] for inner in outer_first[n + 1 :]) for n, axis in enumerate(outer_first)}
+        return len(self.leading) + sum(coordinates[axis] * step for axis, step in self._steps.items())
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Grid) and str(self) == str(other)  # two dicts are equal in any order of their axes
@@ -242,12 +237,12 @@ def axis_coordinates(coordinates: Mapping[str, Tensor], sizes: Mapping[str, int]
     return whole
 
 
-def check_range(field: str, ids: Int[Tensor, "*shape"], size: int, what: str) -> None:
-    """Raise :class:`PositionRangeError` for an id outside 0..size−1. A compiled or meta graph has no values to look at."""
+def check_range(field: str, ids: Int[Tensor, "*shape"], size: int, what: object) -> None:
+    """Raise :class:`PositionRangeError` for an id outside 0..size−1 of ``what``. A compiled or meta graph has no values to look at."""
     if ids.numel() and ids.device.type != "meta" and not torch.compiler.is_compiling():
         for value in (int(ids.min()), int(ids.max())):
             if not 0 <= value < size:
-                raise PositionRangeError(field, value, f"0..{size - 1}: {what}", "Nothing wraps around or is clamped: correct it, or name a larger grid.")
+                raise PositionRangeError(field, value, f"0..{size - 1} of {what}", "Nothing wraps around or is clamped: correct it, or name a larger grid.")
 
 
 def names(field: str, given: Sequence[str]) -> tuple[str, ...]:
