@@ -89,7 +89,7 @@ class GridBias(nn.Module):
                 key_coordinates: Mapping[str, Int[Tensor, "*B K"]]) -> AxisBias:
         """The bias of this call; the coordinates name every axis but ``position``. In self-attention both are the same."""
         geometry.require_shared_frame("an axis bias")
-        return AxisBias(tables=dict(self.weight), rules=self.rules, inside_scale=self.inside_scale,
+        return AxisBias(tables=dict(self.weight.items()), rules=self.rules, inside_scale=self.inside_scale,
                         query_coordinates=self._checked("query_coordinates", query_coordinates, geometry.query_length),
                         key_coordinates=self._checked("key_coordinates", key_coordinates, geometry.key_length))
 

@@ -27,10 +27,7 @@ EDGES = ("x0", "y0", "x1", "y1")
 
 
 def normalise_boxes(page: tuple[float, float], boxes: Tensor, range: int) -> Int[Tensor, "*B 4"]:
-    """Boxes x0, y0, x1, y1 on a page (width, height), in the page's own unit, as int64 in 0..range, rounded down.
-
-    Integers are divided as integers; floats, in points or inches, as float64. ``int(1000 * (x / width))``, which released
-    preprocessing writes, loses one for some integers.
+    """Boxes x0, y0, x1, y1 on a page (width, height), in the page's own unit, as int64 ⌊range · x / width⌋ and ⌊range · y / height⌋.
 
     Raises
     ------
@@ -44,11 +41,10 @@ def normalise_boxes(page: tuple[float, float], boxes: Tensor, range: int) -> Int
             "Give two corners, not a corner and a size.")
     require(len(page) == 2 and all(0 < side < float("inf") for side in page), "page", page, "(width, height) above 0", "Name the page that owns the boxes.")
     require_count("range", range)
-    whole = not boxes.dtype.is_floating_point and all(isinstance(side, int) for side in page)
-    boxes = boxes.to(torch.int64 if whole else torch.float64)
-    sides = torch.tensor([*page, *page], dtype=boxes.dtype, device=boxes.device)
+    boxes = boxes.to(torch.float64)
+    sides = boxes.new_tensor([*page, *page])
     _check_boxes(boxes, sides, "Pass the page that owns this box, or repair the box: it is not clamped.")
-    return (boxes * range).div(sides, rounding_mode="floor").long()
+    return (boxes * range / sides).floor().long()  # the product of integers is exact, a quotient first would lose some
 
 
 class BoxEmbedding(nn.Module):
