@@ -15,6 +15,9 @@ T5_BUCKET = {**T5_BIAS, "function": "T5Attention._relative_position_bucket"}
 T5_ATTENTION = {**T5_BIAS, "function": "T5Attention.forward"}
 SLOPES = {"repo": "ofirpress/attention_with_linear_biases", "file": "fairseq/models/transformer.py", "function": "get_slopes"}
 BLOOM = {"repo": "huggingface/transformers", "file": "models/bloom/modeling_bloom.py", "function": "BloomAttention.forward"}
+AXIAL = {"repo": "axial-positional-embedding (PyPI)", "file": "axial_positional_embedding", "function": "AxialPositionalEmbedding"}
+MAE = {"repo": "facebookresearch/mae", "file": "util/pos_embed.py", "function": "get_2d_sincos_pos_embed"}
+DETR = {"repo": "huggingface/transformers", "file": "models/detr/modeling_detr.py", "function": "DetrSinePositionEmbedding"}
 FLOAT64 = {"rtol": 1e-9, "atol": 1e-10}
 Parts = tuple[str, dict, dict, dict, dict]  # mechanism, source, settings, arrays, tolerance
 
@@ -143,3 +146,31 @@ def bloom_case(heads: int = 10, width: int = 3) -> Parts:
     out = (weights @ v).transpose(0, 2, 1, 3).reshape(batch, length, inner) @ W["Wo"].T + W["bo"]
     return ("alibi", BLOOM, {"B": batch, "T": length, "H": heads, "dh": width},
             {"x": x, "attention_mask": mask, "visible": visible, "alibi": alibi, "attn_probs": weights, "out": out, **W}, {"rtol": 2e-5, "atol": 2e-6})
+
+
+def axial_case(shape: tuple[int, ...] = (3, 2, 2), widths: tuple[int, ...] = (1, 4, 2), length: int = 11) -> Parts:
+    tables = {f"axis{n}": np.random.default_rng(4 + n).normal(size=(size, width)) for n, (size, width) in enumerate(zip(shape, widths))}
+    cells = list(np.ndindex(*shape))[:length]
+    out = np.array([np.concatenate([tables[f"axis{n}"][c] for n, c in enumerate(cell)]) for cell in cells])
+    return ("multiaxis", AXIAL, {"axial_shape": list(shape), "axial_dims": list(widths), "dim": sum(widths), "n": length}, {**tables, "out": out[None]}, FLOAT64)
+
+
+def mae_case(grid: int = 5, width: int = 16) -> Parts:
+    """Column sines, column cosines, row sines, row cosines; zeros for CLS."""
+    half = sinusoid(grid, width // 2)
+    half = np.concatenate((half[:, ::2], half[:, 1::2]), 1)
+    rows = [np.zeros(width)] + [np.concatenate((half[c], half[r])) for r in range(grid) for c in range(grid)]
+    return "multiaxis", MAE, {"grid": grid, "d": width, "cls_token": True}, {"pos_embed": np.array(rows)}, FLOAT64
+
+
+def detr_case(rows: int = 4, cols: int = 5, features: int = 6) -> Parts:
+    """Two images, the second smaller than the batch; the coordinates come as fractions of 2π."""
+    mask, out = np.zeros((2, rows, cols), bool), np.empty((2, 2 * features, rows, cols))
+    mask[0], mask[1, : rows - 1, : cols - 2] = True, True
+    for b, r, c in np.ndindex(mask.shape):
+        for block, (line, at) in enumerate(((mask[b, :, c], r), (mask[b, r], c))):
+            t = line[: at + 1].sum() / (line.sum() + 1e-6) * 2 * np.pi
+            for i in range(features):
+                out[b, block * features + i, r, c] = (np.cos if i % 2 else np.sin)(t / 100.0 ** ((i - i % 2) / features))
+    settings = {"num_position_features": features, "normalize": True, "scale": None, "temperature": 100}
+    return "multiaxis", DETR, settings, {"mask": mask, "out": out}, FLOAT64

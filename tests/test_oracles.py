@@ -118,7 +118,7 @@ def test_names_do_not_decide(tmp_path):
 
 UNSEEN = [folders.sinusoid_case(), folders.sinusoid_case(1, 2), folders.bucket_case(12, 40, True), folders.bucket_case(10, 33, False),
           folders.bias_case(), folders.t5_attention_case(causal=True), folders.t5_attention_case(causal=False),
-          folders.slopes_case(5, 10, 24, 48), folders.bloom_case()]
+          folders.slopes_case(5, 10, 24, 48), folders.bloom_case(), folders.axial_case(), folders.mae_case(), folders.detr_case()]
 
 
 def test_unseen_cases_pass(tmp_path):

@@ -227,14 +227,19 @@ def rectangle_defect(cells: Float[Tensor, "*B R C D"]) -> Float[Tensor, "*B R-1 
 
 def axis_coordinates(coordinates: Mapping[str, Tensor], sizes: Mapping[str, int]) -> dict[str, Int[Tensor, "*B N"]]:
     """``coordinates`` as int64, one tensor for each axis of ``sizes``, alike in shape and within 0..size−1."""
-    require(isinstance(coordinates, Mapping) and set(coordinates) == set(sizes), "coordinates", sorted(coordinates), f"one for each of {sorted(sizes)}",
-            "Name the axes.")
+    check_axes(coordinates, tuple(sizes))
     whole = {axis: integers(f"coordinates.{axis}", coordinates[axis]) for axis in sizes}
-    require(len({c.shape for c in whole.values()}) == 1, "coordinates", {axis: tuple(c.shape) for axis, c in whole.items()}, "one shape",
-            "Give each token a coordinate on every axis.")
     for axis, c in whole.items():
         check_range(f"coordinates.{axis}", c, sizes[axis], f"axis {axis}")
     return whole
+
+
+def check_axes(coordinates: Mapping[str, Tensor], axes: tuple[str, ...]) -> None:
+    """Raise :class:`PositionContractError` unless there is one tensor for each axis, all of one shape."""
+    require(isinstance(coordinates, Mapping) and set(coordinates) == set(axes), "coordinates", coordinates, f"one tensor for each of {axes}", "Name the axes.")
+    shapes = {axis: tuple(coordinates[axis].shape) for axis in axes}
+    require(all(shape == shapes[axes[0]] for shape in shapes.values()), "coordinates", shapes, "one shape",
+            "Give each token a coordinate on every axis.")  # compared one by one: a symbolic shape has no hash
 
 
 def check_range(field: str, ids: Int[Tensor, "*shape"], size: int, what: object) -> None:

@@ -95,7 +95,7 @@ class GridBias(nn.Module):
 
     def _checked(self, name: str, given: Mapping[str, Tensor], length: int) -> dict[str, Tensor]:
         wanted = set(self.rules) - {POSITION}
-        require(isinstance(given, Mapping) and set(given) == wanted, name, sorted(given), f"one for each of {sorted(wanted)}", "Name the axes.")
+        require(isinstance(given, Mapping) and set(given) == wanted, name, given, f"one tensor for each of {sorted(wanted)}", "Name the axes.")
         whole = {axis: integers(f"{name}.{axis}", c) for axis, c in given.items()}
         for axis, c in whole.items():
             require(c.ndim in (1, 2) and c.shape[-1] == length, f"{name}.{axis}", c, f"[{length}] or [B, {length}], one a row", "Match the rows of the call.")

@@ -14,6 +14,8 @@ Contract
 
 from __future__ import annotations
 
+import math
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -36,10 +38,11 @@ def normalise_boxes(page: tuple[float, float], boxes: Tensor, range: int) -> Int
     PositionContractError
         a box whose right edge lies left of its left one, or whose lower edge above its upper one; what is no box or page.
     """
-    boxes = torch.as_tensor(boxes)
-    require(boxes.ndim >= 1 and boxes.shape[-1] == 4 and boxes.dtype != torch.bool and not boxes.dtype.is_complex, "boxes", boxes, "[*B, 4]: x0, y0, x1, y1",
+    number = isinstance(boxes, Tensor) and boxes.dtype != torch.bool and not boxes.dtype.is_complex
+    require(number and boxes.ndim >= 1 and boxes.shape[-1] == 4, "boxes", boxes, "a tensor [*B, 4]: x0, y0, x1, y1",
             "Give two corners, not a corner and a size.")
-    require(len(page) == 2 and all(0 < side < float("inf") for side in page), "page", page, "(width, height) above 0", "Name the page that owns the boxes.")
+    require(len(page) == 2 and all(isinstance(side, (int, float)) and 0 < side < math.inf for side in page),
+            "page", page, "(width, height) above 0", "Name the page that owns the boxes.")
     require_count("range", range)
     boxes = boxes.to(torch.float64)
     sides = boxes.new_tensor([*page, *page])

@@ -33,7 +33,7 @@ from torch import Tensor, nn
 
 from positionlib.errors import require, require_choice, require_count
 from positionlib.geometry import AttentionGeometry
-from positionlib.mechanisms.grid import Grid, names
+from positionlib.mechanisms.grid import Grid, check_axes, names
 from positionlib.rules import frequency_ladder
 from positionlib.terms import StateRows
 
@@ -72,14 +72,11 @@ class SineGrid(nn.Module):
 
     def at(self, coordinates: Mapping[str, Float[Tensor, "*B N"] | Int[Tensor, "*B N"]]) -> StateRows:
         """Rows [*B, N, D] at coordinates by axis name, integers or floats, in cells."""
-        require(isinstance(coordinates, Mapping) and set(coordinates) == set(self.order), "coordinates", sorted(coordinates), f"one for each of {self.order}",
-                "Name the axes.")
+        check_axes(coordinates, self.order)
         for axis, c in coordinates.items():
             unknown = c.device.type == "meta" or torch.compiler.is_compiling()
             require(unknown or bool((c.isfinite() & (c >= 0)).all()), f"coordinates.{axis}", c, "finite numbers of at least 0",
                     "A padded cell keeps a coordinate, and a leading token has none.")
-        require(len({c.shape for c in coordinates.values()}) == 1, "coordinates", {axis: tuple(c.shape) for axis, c in coordinates.items()}, "one shape",
-                "Give each token a coordinate on every axis.")
         return StateRows(rows=self._rows(coordinates), mark="sine_grid")
 
     def forward(self, geometry: AttentionGeometry, grid: Grid) -> StateRows:

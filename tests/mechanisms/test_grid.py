@@ -1,5 +1,6 @@
 """Grids against loops over cells: traversal, flat and separable tables, what a leading token reads, what the identity tells."""
 
+import copy
 from itertools import product
 
 import pytest
@@ -135,11 +136,25 @@ def test_half_precision_tables_are_added_wide_and_rounded_once():
     assert m(everyone(one), one).rows.tolist() == [[258.0]] and m(everyone(one), one).rows.dtype == torch.bfloat16
 
 
+class Fixed(torch.nn.Module):
+    """A module at one grid: what can be exported."""
+
+    def __init__(self, module: torch.nn.Module, g: pl.Grid) -> None:
+        super().__init__()
+        self.module, self.grid = module, g
+
+    def forward(self, positions: torch.Tensor) -> torch.Tensor:
+        return self.module(pl.AttentionGeometry(positions, positions), self.grid).rows
+
+
 @pytest.mark.parametrize("module", [pl.LearnedGrid(grid(leading=("cls",)), 4), separable(leading=("cls",)), separable("concatenate", ("cls",))],
                          ids=["flat", "sum", "concatenate"])
-def test_a_compiled_graph_gives_the_same_rows(module):
-    g = grid(leading=("cls",))
-    assert torch.equal(torch.compile(lambda geometry: module(geometry, g).rows, backend="eager", fullgraph=True)(everyone(g)), module(everyone(g), g).rows)
+def test_compiled_and_exported_graphs_and_copies_give_the_same_rows(module):
+    eager, (few, many) = Fixed(module, grid(leading=("cls",))), (torch.tensor([[0, 15, 3]]), torch.arange(16)[None])
+    length = torch.export.Dim("length")
+    exported = torch.export.export(eager, (few,), dynamic_shapes=({1: length},)).module()
+    for run in (torch.compile(eager, backend="eager", fullgraph=True), exported, copy.deepcopy(eager)):
+        assert torch.equal(run(many), eager(many))
 
 
 @pytest.mark.parametrize("build, field", [

@@ -74,6 +74,7 @@ def test_a_compiled_graph_gives_the_same_rows():
     (lambda: pl.BoxEmbedding(20, 4)(BOXES.float()), "boxes"), (lambda: pl.BoxEmbedding(20, 4)(BOXES[0, 0]), "boxes"),
     (lambda: pl.BoxEmbedding(20, 4)(BOXES[..., [2, 1, 0, 3]]), "box 0, 0 x1"), (lambda: pl.BoxEmbedding(20, 4)(BOXES - 2**31), "box 0, 0 x0"),
     (lambda: pl.normalise_boxes((2000, 0), BOXES, 1000), "page"), (lambda: pl.normalise_boxes((2000,), BOXES, 1000), "page"),
+    (lambda: pl.normalise_boxes(("2000", 1000), BOXES, 1000), "page"), (lambda: pl.normalise_boxes((2000, 1000), BOXES.tolist(), 1000), "boxes"),
     (lambda: pl.normalise_boxes((2000, 1000), BOXES[..., :3], 1000), "boxes"), (lambda: pl.normalise_boxes((2000, 1000), BOXES > 0, 1000), "boxes"),
     (lambda: pl.normalise_boxes((2000, 1000), BOXES, 0), "range")])
 def test_bad_tables_boxes_and_pages_are_refused(build, field):
