@@ -152,7 +152,8 @@ def axial_case(shape: tuple[int, ...] = (3, 2, 2), widths: tuple[int, ...] = (1,
     tables = {f"axis{n}": np.random.default_rng(4 + n).normal(size=(size, width)) for n, (size, width) in enumerate(zip(shape, widths))}
     cells = list(np.ndindex(*shape))[:length]
     out = np.array([np.concatenate([tables[f"axis{n}"][c] for n, c in enumerate(cell)]) for cell in cells])
-    return ("multiaxis", AXIAL, {"axial_shape": list(shape), "axial_dims": list(widths), "dim": sum(widths), "n": length}, {**tables, "out": out[None]}, FLOAT64)
+    settings = {"axial_shape": list(shape), "axial_dims": list(widths), "dim": sum(widths), "n": length}
+    return "multiaxis", AXIAL, settings, {**tables, "out": out[None]}, FLOAT64
 
 
 def mae_case(grid: int = 5, width: int = 16) -> Parts:

@@ -134,14 +134,13 @@ class LearnedGrid(nn.Module):
 
     def __init__(self, grid: Grid, d_model: int, *, resize: ResizeRule | None = None) -> None:
         super().__init__()
-        require(isinstance(grid, Grid), "grid", grid, "a Grid", "Name its axes and its traversal.")
-        self.grid, self.resize = grid, resize
+        self.grid, self.resize = check_grid(grid), resize
         self.weight = nn.Parameter(torch.empty(grid.tokens, require_count("d_model", d_model)))
         nn.init.normal_(self.weight, std=0.02)
 
     def forward(self, geometry: AttentionGeometry, grid: Grid) -> StateRows:
         """Rows [N, D] or [B, N, D] of the query positions, which number the tokens of the call's ``grid``."""
-        require(grid.leading == self.grid.leading, "grid.leading", grid.leading, f"{self.grid.leading}, as trained", "Name the same tokens.")
+        require(check_grid(grid).leading == self.grid.leading, "grid.leading", grid.leading, f"{self.grid.leading}, as trained", "Name the same tokens.")
         positions, weight, home = geometry.query_positions, self.weight, self.grid
         coordinates = grid.coordinates(positions)
         if grid.sizes != home.sizes:
@@ -195,7 +194,7 @@ class SeparableGrid(nn.Module):
 
     def forward(self, geometry: AttentionGeometry, grid: Grid) -> StateRows:
         """Rows [N, D] or [B, N, D] of the query positions, which number the tokens of the call's ``grid``."""
-        require(set(grid.axes) == set(self.weight), "grid.axes", grid.axes, f"the axes {tuple(self.weight)}", "One table serves one axis.")
+        require(set(check_grid(grid).axes) == set(self.weight), "grid.axes", grid.axes, f"the axes {tuple(self.weight)}", "One table serves one axis.")
         require(grid.leading == self.leading, "grid.leading", grid.leading, f"{self.leading}, as trained", "Name the same tokens.")
         for axis, size in grid.sizes.items():
             if size > len(self.weight[axis]):
@@ -225,6 +224,12 @@ def rectangle_defect(cells: Float[Tensor, "*B R C D"]) -> Float[Tensor, "*B R-1 
     return cells.diff(dim=-3).diff(dim=-2)
 
 
+def check_grid(grid: object) -> Grid:
+    """``grid`` when it is a :class:`Grid`: a pair of numbers names neither axes nor traversal."""
+    require(isinstance(grid, Grid), "grid", grid, "a Grid", "Name its axes and its traversal.")
+    return grid
+
+
 def axis_coordinates(coordinates: Mapping[str, Tensor], sizes: Mapping[str, int]) -> dict[str, Int[Tensor, "*B N"]]:
     """``coordinates`` as int64, one tensor for each axis of ``sizes``, alike in shape and within 0..size−1."""
     check_axes(coordinates, tuple(sizes))
@@ -252,7 +257,7 @@ def check_range(field: str, ids: Int[Tensor, "*shape"], size: int, what: object)
 
 def names(field: str, given: Sequence[str]) -> tuple[str, ...]:
     """Distinct names as a tuple."""
-    require(not isinstance(given, str) and all(isinstance(n, str) for n in given) and len(set(given)) == len(given), field, given,
+    require(isinstance(given, (tuple, list)) and all(isinstance(n, str) for n in given) and len(set(given)) == len(given), field, given,
             "a tuple of distinct names", f'Write {field}=("cls",), or () for none.')
     return tuple(given)
 

@@ -1,4 +1,4 @@
-"""A learned bias of pairs on several axes (Huang et al. 2022, LayoutLMv3, section 3.1; transformers 5.24).
+"""A learned bias of pairs on several axes (Xu et al. 2021, section 2.1; Huang et al. 2022, section 2.1).
 
     b_hij = Σ_a W_a[h, bucket_a(t_a[j] − t_a[i])]          s_hij = (q_hi · k_hj + b_hij) / √d   (inside)  or  q_hi · k_hj / √d + b_hij
 

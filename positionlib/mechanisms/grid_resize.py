@@ -19,7 +19,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from positionlib.errors import require, require_choice
-from positionlib.mechanisms.grid import Grid
+from positionlib.mechanisms.grid import Grid, check_grid
 
 SMOOTH = ("bilinear", "bicubic")
 MODES = (*SMOOTH, "nearest", "nearest-exact", "area")
@@ -48,7 +48,8 @@ class GridResize:
                     f"Only {' and '.join(SMOOTH)} have a choice here.")
 
     def __call__(self, table: Float[Tensor, "*B S D"], source: Grid, target: Grid) -> Float[Tensor, "*B T D"]:
-        require(len(source.axes) == 2 and source.axes == target.axes, "target", str(target), f"two axes, as the source: {source}", "Name the same axes.")
+        require(len(check_grid(source).axes) == 2 and source.axes == check_grid(target).axes, "target", str(target),
+                f"two axes, as the source: {source}", "Name the same axes.")
         require(source.leading == target.leading, "target.leading", target.leading, f"{source.leading}, as the source",
                 "Leading tokens are copied: add or drop one on its own.")
         require(table.ndim >= 2 and table.shape[-2] == source.tokens, "table", table, f"{source.tokens} rows, as {source}",

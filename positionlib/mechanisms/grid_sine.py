@@ -1,10 +1,10 @@
-"""Sinusoidal coordinates on several axes, one block of channels an axis.
+"""Sinusoidal coordinates on several axes, one block of channels an axis (Carion et al. 2020, section 3.2; He et al. 2022, appendix A.1).
 
     row = [block(t_a), block(t_b), …]       block(t) = sines and cosines of t · base^(−2i/w), i < w/2, w the width of a block
 
 Contract
 - coordinate source: the geometry's query positions on a named grid, or explicit coordinates, which may be fractions.
-- changed tensor: the input state, once.
+- changed tensor: the input state, once (MAE), or the input of every layer's queries and keys, by again=True (DETR).
 - shape: rows [N, D] or [B, N, D]; a leading token has a row of zeros.
 - parameter or buffer state: none; frequencies follow from the configuration, in float64, whatever dtype the model has.
 - training path: none.
@@ -33,7 +33,7 @@ from torch import Tensor, nn
 
 from positionlib.errors import require, require_choice, require_count
 from positionlib.geometry import AttentionGeometry
-from positionlib.mechanisms.grid import Grid, check_axes, names
+from positionlib.mechanisms.grid import Grid, check_axes, check_grid, names
 from positionlib.rules import frequency_ladder
 from positionlib.terms import StateRows
 
@@ -81,7 +81,7 @@ class SineGrid(nn.Module):
 
     def forward(self, geometry: AttentionGeometry, grid: Grid) -> StateRows:
         """Rows [N, D] or [B, N, D] of the query positions, which number the tokens of the call's ``grid``."""
-        require(set(grid.axes) == set(self.order), "grid.axes", grid.axes, f"the axes {self.order}", "One block serves one axis.")
+        require(set(check_grid(grid).axes) == set(self.order), "grid.axes", grid.axes, f"the axes {self.order}", "One block serves one axis.")
         positions = geometry.query_positions
         rows = self._rows(grid.coordinates(positions))
         return StateRows(rows=rows.masked_fill((positions < len(grid.leading))[..., None], 0.0), mark="sine_grid")
@@ -106,8 +106,8 @@ def real_cell_coordinates(real: Bool[Tensor, "B R C"], *, scale: float | None) -
     multiplied by it; None leaves the counts. ``real`` is True at real pixels; a padded pixel repeats the count before it.
     """
     require(isinstance(real, Tensor) and real.dtype == torch.bool and real.ndim == 3, "real", real, "bool [B, R, C], True = real pixel",
-            "State the polarity: DETR's own mask is True at padding.")
-    require(scale is None or isinstance(scale, (int, float)) and math.isfinite(scale), "scale", scale, "a finite number, or None", "DETR's is 2π.")
+            "State the polarity: facebookresearch/detr's mask is True at padding.")
+    require(scale is None or isinstance(scale, (int, float)) and 0 < scale < math.inf, "scale", scale, "a number above 0, or None", "DETR's is 2π.")
     counts = {}
     for axis, dim in (("row", 1), ("col", 2)):
         count = real.to(torch.float64).cumsum(dim)

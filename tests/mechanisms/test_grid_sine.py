@@ -89,6 +89,7 @@ def test_bad_settings_are_refused_at_construction(changes, field):
     (lambda m: m.at({"row": ZERO, "col": torch.zeros(2)}), "coordinates"), (lambda m: m.at({"row": ZERO, "col": ZERO / 0}), "coordinates.col"),
     (lambda m: m.at({"row": ZERO - 1, "col": ZERO}), "coordinates.row"), (lambda m: real_cell_coordinates(torch.ones(1, 2, 2), scale=None), "real"),
     (lambda m: real_cell_coordinates(torch.ones(2, 2) == 1, scale=None), "real"),
-    (lambda m: real_cell_coordinates(torch.ones(1, 2, 2) == 1, scale="2pi"), "scale")])
+    (lambda m: real_cell_coordinates(torch.ones(1, 2, 2) == 1, scale="2pi"), "scale"),
+    (lambda m: real_cell_coordinates(torch.ones(1, 2, 2) == 1, scale=0.0), "scale"), (lambda m: m(pl.AttentionGeometry.encoder(4), (2, 2)), "grid")])
 def test_bad_calls_are_refused(call, field):
     refused(lambda: call(pl.SineGrid(**SETTINGS)), field)
