@@ -11,15 +11,15 @@ from positionlib.attention import AttendTrace, attend, masked_softmax
 from positionlib.errors import FrameMismatchError, PositionContractError, PositionRangeError, UnsupportedPositionContract
 from positionlib.geometry import AttentionGeometry
 from positionlib.mechanisms import (
-    ALiBi, BertRelative, BoxEmbedding, DeBERTa, EdgeRelative, Graph, GraphBias, GraphDegrees, GraphPath, Grid, GridBias, GridResize,
-    LearnedAbsolute, LearnedGrid, MusicRelative, NoPE, SegmentMemory, SeparableGrid, ShawRelative, SineGrid, Sinusoidal, T5Bias, TUPE,
-    TransformerXL, normalise_boxes,
+    ALiBi, BertRelative, BinaryCode, BoxEmbedding, DeBERTa, EdgeRelative, Graph, GraphBias, GraphDegrees, GraphPath, Grid, GridBias,
+    GridResize, IntegerCode, LearnedAbsolute, LearnedGrid, MusicRelative, NoPE, NormalisedCode, SegmentMemory, SeparableGrid,
+    ShawRelative, SineGrid, Sinusoidal, T5Bias, TUPE, Time2Vec, TimeAxis, Timestamps, TransformerXL, normalise_boxes,
 )
 from positionlib.rules import T5Buckets, alibi_slopes, frequency_ladder, t5_bucket
 
 __version__ = "0.1.0"
 
-_LAZY = {"PositionCall": "positionlib.call"} | {name: None for name in ("widgets", "lab", "exercises")}
+_LAZY = {"PositionCall": "positionlib.call"} | {name: None for name in ("widgets", "lab", "exercises", "checkpoints")}
 
 
 def __getattr__(name: str):
@@ -29,9 +29,9 @@ def __getattr__(name: str):
     return _import_module(f"positionlib.{name}") if module is None else getattr(_import_module(module), name)
 
 
-__all__ = ["ALiBi", "AttendTrace", "AttentionGeometry", "BertRelative", "BoxEmbedding", "DeBERTa", "EdgeRelative",
-           "FrameMismatchError", "Graph", "GraphBias", "GraphDegrees", "GraphPath", "Grid", "GridBias", "GridResize",
-           "LearnedAbsolute", "LearnedGrid", "MusicRelative", "NoPE", "PositionCall", "PositionContractError", "PositionRangeError",
-           "SegmentMemory", "SeparableGrid", "ShawRelative", "SineGrid", "Sinusoidal", "T5Bias", "T5Buckets", "TUPE", "TransformerXL",
-           "UnsupportedPositionContract", "alibi_slopes", "attend", "exercises", "frequency_ladder", "lab", "masked_softmax",
-           "normalise_boxes", "t5_bucket", "widgets"]
+__all__ = ["ALiBi", "AttendTrace", "AttentionGeometry", "BertRelative", "BinaryCode", "BoxEmbedding", "DeBERTa", "EdgeRelative",
+           "FrameMismatchError", "Graph", "GraphBias", "GraphDegrees", "GraphPath", "Grid", "GridBias", "GridResize", "IntegerCode",
+           "LearnedAbsolute", "LearnedGrid", "MusicRelative", "NoPE", "NormalisedCode", "PositionCall", "PositionContractError",
+           "PositionRangeError", "SegmentMemory", "SeparableGrid", "ShawRelative", "SineGrid", "Sinusoidal", "T5Bias", "T5Buckets",
+           "TUPE", "Time2Vec", "TimeAxis", "Timestamps", "TransformerXL", "UnsupportedPositionContract", "alibi_slopes", "attend",
+           "checkpoints", "exercises", "frequency_ladder", "lab", "masked_softmax", "normalise_boxes", "t5_bucket", "widgets"]

@@ -9,14 +9,17 @@ from positionlib.mechanisms.grid_document import BoxEmbedding, normalise_boxes
 from positionlib.mechanisms.grid_resize import GridResize
 from positionlib.mechanisms.grid_sine import SineGrid
 from positionlib.mechanisms.learned import LearnedAbsolute
+from positionlib.mechanisms.naive import BinaryCode, IntegerCode, NormalisedCode
 from positionlib.mechanisms.nope import NoPE
 from positionlib.mechanisms.shaw import EdgeRelative, ShawRelative
 from positionlib.mechanisms.shaw_variants import BertRelative, MusicRelative
 from positionlib.mechanisms.sinusoidal import Sinusoidal
 from positionlib.mechanisms.t5 import T5Bias
+from positionlib.mechanisms.time2vec import Time2Vec, TimeAxis, Timestamps
 from positionlib.mechanisms.transformer_xl import SegmentMemory, TransformerXL
 from positionlib.mechanisms.tupe import TUPE
 
-__all__ = ["ALiBi", "BertRelative", "BoxEmbedding", "DeBERTa", "EdgeRelative", "Graph", "GraphBias", "GraphDegrees", "GraphPath",
-           "Grid", "GridBias", "GridResize", "LearnedAbsolute", "LearnedGrid", "MusicRelative", "NoPE", "SegmentMemory",
-           "SeparableGrid", "ShawRelative", "SineGrid", "Sinusoidal", "T5Bias", "TUPE", "TransformerXL", "normalise_boxes"]
+__all__ = ["ALiBi", "BertRelative", "BinaryCode", "BoxEmbedding", "DeBERTa", "EdgeRelative", "Graph", "GraphBias", "GraphDegrees",
+           "GraphPath", "Grid", "GridBias", "GridResize", "IntegerCode", "LearnedAbsolute", "LearnedGrid", "MusicRelative", "NoPE",
+           "NormalisedCode", "SegmentMemory", "SeparableGrid", "ShawRelative", "SineGrid", "Sinusoidal", "T5Bias", "TUPE",
+           "Time2Vec", "TimeAxis", "Timestamps", "TransformerXL", "normalise_boxes"]

@@ -14,7 +14,9 @@ from typing import TextIO
 import numpy as np
 
 from positionlib import PositionContractError
-from tests.oracles import alibi, deberta, graphormer, learned, multiaxis, music_transformer, position_ids, shaw, sinusoidal, t5, transformer_xl, tupe
+from tests.oracles import (
+    alibi, deberta, graphormer, learned, multiaxis, music_transformer, position_ids, shaw, sinusoidal, t5, time2vec, transformer_xl, tupe,
+)
 from tests.oracles.case import Case, NotCovered, Unreadable
 
 Handler = Callable[[Case], None]
@@ -32,6 +34,7 @@ SOURCES: dict[str, list[tuple[str, str, Handler]]] = {
     "tupe": tupe.SOURCES,
     "graphormer": graphormer.SOURCES,
     "multiaxis": multiaxis.SOURCES,
+    "time2vec": time2vec.SOURCES,
 }
 OUT_OF_SCOPE = {"dynamic_bias": "a bias that a small network computes from the distance is out of scope: the library's biases are tables and slopes"}
 
