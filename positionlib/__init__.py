@@ -12,8 +12,8 @@ from positionlib.errors import FrameMismatchError, PositionContractError, Positi
 from positionlib.geometry import AttentionGeometry
 from positionlib.mechanisms import (
     ALiBi, BertRelative, BinaryCode, BoxEmbedding, DeBERTa, EdgeRelative, Graph, GraphBias, GraphDegrees, GraphPath, Grid, GridBias,
-    GridResize, IntegerCode, LearnedAbsolute, LearnedGrid, MusicRelative, NoPE, NormalisedCode, SegmentMemory, SeparableGrid,
-    ShawRelative, SineGrid, Sinusoidal, T5Bias, TUPE, Time2Vec, TimeAxis, Timestamps, TransformerXL, normalise_boxes,
+    GridResize, IntegerCode, LearnedAbsolute, LearnedGrid, MusicRelative, NoPE, NormalisedCode, Rotary, SegmentMemory,
+    SeparableGrid, ShawRelative, SineGrid, Sinusoidal, T5Bias, TUPE, Time2Vec, TimeAxis, Timestamps, TransformerXL, normalise_boxes,
 )
 from positionlib.rules import T5Buckets, alibi_slopes, frequency_ladder, t5_bucket
 
@@ -32,6 +32,7 @@ def __getattr__(name: str):
 __all__ = ["ALiBi", "AttendTrace", "AttentionGeometry", "BertRelative", "BinaryCode", "BoxEmbedding", "DeBERTa", "EdgeRelative",
            "FrameMismatchError", "Graph", "GraphBias", "GraphDegrees", "GraphPath", "Grid", "GridBias", "GridResize", "IntegerCode",
            "LearnedAbsolute", "LearnedGrid", "MusicRelative", "NoPE", "NormalisedCode", "PositionCall", "PositionContractError",
-           "PositionRangeError", "SegmentMemory", "SeparableGrid", "ShawRelative", "SineGrid", "Sinusoidal", "T5Bias", "T5Buckets",
-           "TUPE", "Time2Vec", "TimeAxis", "Timestamps", "TransformerXL", "UnsupportedPositionContract", "alibi_slopes", "attend",
-           "checkpoints", "exercises", "frequency_ladder", "lab", "masked_softmax", "normalise_boxes", "t5_bucket", "widgets"]
+           "PositionRangeError", "Rotary", "SegmentMemory", "SeparableGrid", "ShawRelative", "SineGrid", "Sinusoidal", "T5Bias",
+           "T5Buckets", "TUPE", "Time2Vec", "TimeAxis", "Timestamps", "TransformerXL", "UnsupportedPositionContract",
+           "alibi_slopes", "attend", "checkpoints", "exercises", "frequency_ladder", "lab", "masked_softmax", "normalise_boxes",
+           "t5_bucket", "widgets"]

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from positionlib.attention import AttendTrace, attend
 from positionlib.geometry import AttentionGeometry
+from positionlib.transport import Field, Move, transport
 
 _ROWS = ((1, 0, 1, 0), (0, 1, 0, 0), (1, 0, 0, 0), (0, 0, 0, 1))
 _W_Q = ((2, 0, -1, 0), (0, 0, 2, 1), (0, 0, -1, 1), (1, 0, 1, 0))
@@ -36,4 +37,4 @@ def self_attention(x: Float[Tensor, "n d"], w_q: Float[Tensor, "d e"], w_k: Floa
 
 def carry(matrix: Tensor, order: Int[Tensor, "n"]) -> Tensor:
     """P M Pᵀ by moving entries, so that −∞ and booleans survive: entry (i, j) of the result is entry (π(i), π(j)) of M."""
-    return matrix[order][:, order]
+    return transport({"matrix": Field(matrix, "N N")}, move=Move.permute(order))["matrix"].values

@@ -41,7 +41,7 @@ def frequency_ladder(pairs: int, d_model: int, base: float = 10_000.0, *, ladder
     require_count("d_model", d_model)
     require_choice("ladder", ladder, LADDERS)
     require(isinstance(base, (int, float)) and 1 < base < math.inf, "base", base, "a finite number above 1", "The usual base is 10000.")
-    i = torch.arange(pairs, dtype=torch.float64)
+    i = torch.arange(pairs, dtype=torch.float64, device="cpu")  # also where a model is built on the meta device
     if ladder == "paper":
         return torch.exp(-math.log(base) * (2.0 * i / d_model))
     require(pairs > 1, "d_model", d_model, "at least 4 for the endpoint ladder",
@@ -228,6 +228,11 @@ def integers(field: str, values: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]
     require(isinstance(values, Tensor) and not (kind.is_floating_point or kind.is_complex or kind == torch.bool), field, values,
             "an integer tensor", "Keep positions, offsets and ids as integers: a float has already lost some (bfloat16 merges 256 and 257).")
     return values.long()
+
+
+def readable(values: Tensor) -> bool:
+    """Whether there are values for the host to look at: not in an empty or meta tensor, nor in a graph that is compiled or exported."""
+    return values.numel() > 0 and values.device.type != "meta" and not torch.compiler.is_compiling()
 
 
 def check_sign(sign: object) -> str:

@@ -26,9 +26,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from positionlib.errors import PositionContractError, require, require_choice
-from positionlib.rules import check_sign
+from positionlib.rules import check_sign, integers, readable
 
 SLOPE_FORMS = ("relative", "symmetric", "key_index", "key_minus_last")
+PAIRINGS = ("interleaved", "half_split")
 
 
 class ClassRule(Protocol):
@@ -203,20 +204,46 @@ class Decomposition(Term):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class QKTransform(Term):
-    """Rotate consecutive channel pairs of q and k by position times frequency. ``pairing``: interleaved or half_split."""
+    """Rotate channel pairs of q and k by position times frequency; the first 2P channels turn and the others pass through.
+
+    ``pairing`` says which two channels are a pair: ``interleaved`` 2c and 2c + 1, ``half_split`` c and c + P. ``d_head`` is the width
+    of the heads it was made for; None rotates the first 2P channels of any wider head.
+
+    A row rotated once at its own position stays right, whatever is appended: cache ``rotate(k, positions)``, and let
+    ``rotate(q, positions)`` attend with term None. Another ``rotate(·, Δ)`` moves a cached row from position j to j + Δ.
+    """
 
     inverse_frequency: Float[Tensor, "P"]
     pairing: str
+    d_head: int | None = None
 
     def __post_init__(self) -> None:
-        require_choice("pairing", self.pairing, ("interleaved", "half_split"))
+        require_choice("pairing", self.pairing, PAIRINGS)
+        require(self.inverse_frequency.ndim == 1, "inverse_frequency", self.inverse_frequency, "one frequency a pair, [P]",
+                "Flatten it: a second axis would broadcast.")
 
     def rotate(self, x: Float[Tensor, "B H N D"], positions: Int[Tensor, "*B N"]) -> Float[Tensor, "B H N D"]:
-        """x with its first 2P channels rotated by the position of each row; the others pass through."""
-        width = 2 * self.inverse_frequency.shape[0]
-        require(width <= x.shape[-1], "inverse_frequency", width, f"at most {x.shape[-1]} rotated channels", "Match d_head.")
+        """x rotated by the position of each row, which may be negative; computed in at least float32 and rounded to x's dtype once.
+
+        Phases are float64: an angle is off by at most |position| · ω · 2⁻⁵² radians, 5·10⁻⁷ at position 2³¹. From 2⁵³ on float64 no
+        longer tells neighbours apart.
+
+        Raises
+        ------
+        PositionContractError
+            rows that are no [B, H, N, D] of the right width, positions of another length or batch, no integers, or beyond ±2⁵³.
+        """
+        width, positions = 2 * self.inverse_frequency.shape[0], integers("positions", positions)
+        require(isinstance(x, Tensor) and x.ndim == 4 and x.dtype.is_floating_point, "x", x, "a floating-point [B, H, N, D]", "Split the heads first.")
+        fits = width <= x.shape[-1] if self.d_head is None else x.shape[-1] == self.d_head
+        require(fits, "x", x, f"heads of width {self.d_head or f'{width} or more'}", "Build the term for the model's d_head.")
+        require(tuple(positions.shape) in (x.shape[2:3], (x.shape[0], x.shape[2])), "positions", positions, f"{x.shape[2]} a sequence, shared or of "
+                f"each of {x.shape[0]} batch rows", "Give one position a row; a layout [B, N, H, D] needs a transpose.")
+        if readable(positions):
+            require(-(2**53) <= int(positions.min()) <= int(positions.max()) <= 2**53, "positions", int(positions.abs().max()),
+                    "positions up to 2^53, which a float64 phase can tell apart", "Subtract a common origin: only differences matter.")
         wide = torch.promote_types(x.dtype, torch.float32)
-        phase = positions[..., None, :, None].to(torch.float64) * self.inverse_frequency.to(torch.float64)
+        phase = positions[..., None, :, None].to(torch.float64) * self.inverse_frequency.to(positions.device, torch.float64)
         cos, sin = phase.cos().to(wide), phase.sin().to(wide)
         turned, rest = x[..., :width].to(wide), x[..., width:]
         if self.pairing == "interleaved":

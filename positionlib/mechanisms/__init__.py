@@ -11,6 +11,7 @@ from positionlib.mechanisms.grid_sine import SineGrid
 from positionlib.mechanisms.learned import LearnedAbsolute
 from positionlib.mechanisms.naive import BinaryCode, IntegerCode, NormalisedCode
 from positionlib.mechanisms.nope import NoPE
+from positionlib.mechanisms.rotary import Rotary
 from positionlib.mechanisms.shaw import EdgeRelative, ShawRelative
 from positionlib.mechanisms.shaw_variants import BertRelative, MusicRelative
 from positionlib.mechanisms.sinusoidal import Sinusoidal
@@ -21,5 +22,5 @@ from positionlib.mechanisms.tupe import TUPE
 
 __all__ = ["ALiBi", "BertRelative", "BinaryCode", "BoxEmbedding", "DeBERTa", "EdgeRelative", "Graph", "GraphBias", "GraphDegrees",
            "GraphPath", "Grid", "GridBias", "GridResize", "IntegerCode", "LearnedAbsolute", "LearnedGrid", "MusicRelative", "NoPE",
-           "NormalisedCode", "SegmentMemory", "SeparableGrid", "ShawRelative", "SineGrid", "Sinusoidal", "T5Bias", "TUPE",
+           "NormalisedCode", "Rotary", "SegmentMemory", "SeparableGrid", "ShawRelative", "SineGrid", "Sinusoidal", "T5Bias", "TUPE",
            "Time2Vec", "TimeAxis", "Timestamps", "TransformerXL", "normalise_boxes"]

@@ -72,6 +72,8 @@ class DisentangledIndex:
         require(require_count("buckets", self.buckets, 4) % 2 == 0, "buckets", self.buckets, "an even number", "Half of them are exact.")
         require(self.buckets // 2 + 1 < self.max_distance <= 2**20, "max_distance", self.max_distance,
                 f"{self.buckets // 2 + 2}..{2**20} for {self.buckets} buckets", "The logarithm needs a range beyond the exact half.")
+        # Found once, here: a compiled graph cannot trace a bisection.
+        object.__setattr__(self, "_thresholds", _thresholds(self))
 
     @property
     def span(self) -> int:
@@ -85,7 +87,7 @@ class DisentangledIndex:
     @property
     def thresholds(self) -> tuple[int, ...]:
         """Smallest distance of bucket 1, 2, … of one direction, up to S where that bucket exists."""
-        return tuple(range(1, self.span + 1)) if self.buckets is None else _thresholds(self)
+        return tuple(range(1, self.span + 1)) if self.buckets is None else self._thresholds
 
     def classes(self, offset: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
         """Table row of each offset i − j, int64."""

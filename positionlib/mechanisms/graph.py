@@ -15,6 +15,7 @@ Contract
 - training path: a distance row collects all pairs at that distance; a degree past the data stays untrained.
 - runtime offset: none; a graph has no first node. Another node order moves every object: R[perm][:, perm].
 - failure modes: nodes reordered without their pairs, −1 for "disconnected" used as an index, one direction's degree for both.
+- compiled or exported: the search of from_edges runs before; ids are looked at by torch alone, which refuses one without a row.
 
 The release feeds the row sums of the adjacency (out-degrees) to both degree tables, and its collator hides pairs at distance ≥ 20.
 """
@@ -29,9 +30,12 @@ from functools import cache
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.nn.functional import embedding  # unlike an index it refuses a negative id
 
 from positionlib.errors import PositionRangeError, require, require_choice, require_count
+from positionlib.rules import readable
 from positionlib.terms import ScoreBias, StateRows
+from positionlib.transport import Field, Move, transport
 
 PATH_FORMS = ("paper", "released", "direct")
 DISCONNECTED = -1  # in Graph.distance; a class of its own in every table, never an index
@@ -81,8 +85,9 @@ class Graph:
 
     def permute(self, order: Int[Tensor, "N"]) -> Graph:
         """The same graph with node order[n] stored at n: rows by order, pairs by [order][:, order]. Edge ids stay."""
-        require(torch.equal(order.sort().values, torch.arange(len(self.distance))), "order", order, "each node id once", "Pass a permutation.")
-        return Graph(self.distance[order][:, order], self.in_degree[order], self.out_degree[order], self.path_edges[order][:, order])
+        axes = {"distance": "N N", "in_degree": "N", "out_degree": "N", "path_edges": "N N hops"}
+        moved = transport({name: Field(getattr(self, name), names) for name, names in axes.items()}, move=Move.permute(order))
+        return Graph(**{name: field.values for name, field in moved.items()})
 
     def within(self, limit: int) -> Bool[Tensor, "N N"]:
         """True where the distance is below ``limit``: what the released collator lets a row read (limit 20). Disconnected is False."""
@@ -101,7 +106,7 @@ class PairBias(ScoreBias):
 
     def materialize(self, query_positions, key_positions, dtype=torch.float32):
         for name, ids in (("query_positions", query_positions), ("key_positions", key_positions)):
-            if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < self.pairs.shape[1]:
+            if readable(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < self.pairs.shape[1]:
                 raise PositionRangeError(name, int(ids.max()), f"node ids in 0..{self.pairs.shape[1] - 1}", "Positions name nodes, not slots.")
         bias = self.pairs.to(dtype).movedim(0, -1)[query_positions[..., :, None], key_positions[..., None, :]].movedim(-1, -3)
         return bias if bias.ndim == 4 else bias[None]
@@ -120,7 +125,7 @@ class GraphDegrees(nn.Module):
     def forward(self, graph: Graph) -> StateRows:
         for name in ("in_degree", "out_degree"):
             _require_rows(name, getattr(graph, name), len(self.in_weight))
-        return StateRows(rows=self.in_weight[graph.in_degree] + self.out_weight[graph.out_degree], mark="graph_degrees")
+        return StateRows(rows=embedding(graph.in_degree, self.in_weight) + embedding(graph.out_degree, self.out_weight), mark="graph_degrees")
 
 
 class GraphPath(nn.Module):
@@ -148,8 +153,10 @@ class GraphPath(nn.Module):
         else:
             require(not floats and edges.ndim == 2, "edges", edges, "category rows, int64 [E, F]", "Embed ids, not features.")
             _require_rows("edges", edges, len(self.edge_weight))
-        require(len(edges) > int(graph.path_edges.max()), "edges", edges, f"at least {int(graph.path_edges.max()) + 1} rows", "One row an edge.")
-        vectors = edges if self.form == "paper" else self.edge_weight[edges].mean(1)
+        if readable(graph.path_edges):
+            last = int(graph.path_edges.max())
+            require(len(edges) > last, "edges", edges, f"at least {last + 1} rows", "One row an edge.")
+        vectors = edges if self.form == "paper" else embedding(edges, self.edge_weight).mean(1)
         hops = graph.path_edges[..., : self.max_hops]
         on_path = torch.cat((vectors, vectors.new_zeros(1, vectors.shape[1])))[hops]  # id −1 reads the zero row
         if self.form == "direct":
@@ -187,11 +194,13 @@ class GraphBias(nn.Module):
     def classes(self, distance: Int[Tensor, "N N"]) -> Int[Tensor, "N N"]:
         """Table row of each pair: its distance, or the last row where it is disconnected."""
         _require_rows("distance", distance, len(self.weight) - 1)
+        # A compiled graph checks nothing above: a distance past the table must not meet the disconnected row.
+        distance = distance.masked_fill(distance >= len(self.weight) - 1, len(self.weight))
         return distance.masked_fill(distance == DISCONNECTED, len(self.weight) - 1)
 
     def forward(self, graph: Graph, edges: Tensor | None = None) -> PairBias:
         require((edges is None) == (self.path is None), "edges", edges, "edges exactly when the module has a path", "Pass both or neither.")
-        pairs = self.weight[self.classes(graph.distance)].movedim(-1, 0)
+        pairs = embedding(self.classes(graph.distance), self.weight).movedim(-1, 0)
         if self.path is not None:
             pairs = pairs + self.path(graph, edges)
         if self.token_weight is not None:
@@ -202,7 +211,7 @@ class GraphBias(nn.Module):
 
 def _require_rows(name: str, ids: Tensor, rows: int) -> None:
     low = DISCONNECTED if name == "distance" else 0
-    worst = next((int(v) for v in (ids.max(), ids.min()) if not low <= int(v) < rows), None) if ids.numel() else None
+    worst = next((int(v) for v in (ids.max(), ids.min()) if not low <= int(v) < rows), None) if readable(ids) else None
     if worst is not None:
         raise PositionRangeError(name, worst, f"{low}..{rows - 1}", "Build a larger table, or cut the graph.")
 

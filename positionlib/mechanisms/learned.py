@@ -4,7 +4,8 @@
 
 Contract: the coordinate is the geometry's query position; the input state changes, once; one learned table [rows, D], whose rows
 are trained only as often as they are addressed; decode continues the ids. It fails by an id past the table, by a
-restarted range, by a wrong row offset (OPT starts at row 2), and by being added twice.
+restarted range, by a wrong row offset (OPT starts at row 2), and by being added twice. Compiled or exported, nothing looks at the
+ids before torch's lookup refuses one without a row.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from positionlib.errors import PositionRangeError, require, require_choice, require_count
 from positionlib.geometry import AttentionGeometry
 from positionlib.padding import visible_from_mask
-from positionlib.rules import integers
+from positionlib.rules import integers, readable
 from positionlib.terms import StateRows
 
 POLICIES = ("contiguous", "compress_active", "roberta", "opt", "generation_v4", "generation_v5")
@@ -53,7 +54,7 @@ class LearnedAbsolute(nn.Module):
     def row_ids(self, positions: Int[Tensor, "*B N"]) -> Int[Tensor, "*B N"]:
         """Table rows of logical positions, int64, checked on the host. A compiled graph has no values to look at and checks nothing."""
         positions = integers("position", positions)
-        if positions.numel() and positions.device.type != "meta" and not torch.compiler.is_compiling():
+        if readable(positions):
             for value in (int(positions.min()), int(positions.max())):
                 if not 0 <= value < self.capacity:
                     raise PositionRangeError("position", value, f"0..{self.capacity - 1}: the table has {self.weight.shape[0]} rows, "

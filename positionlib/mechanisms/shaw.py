@@ -12,6 +12,7 @@ Contract
 - runtime offset: a decode step needs its true position; tensor2tensor puts Q queries at the end of K keys.
 - failure modes: the sign reversed, a local arange in decode, a table of another k, a missing value side, a relation factor outside
   the scale, and [Q, K, D] relation vectors in memory, which ``memory_ledger`` counts.
+- compiled or exported: nothing looks at edge types before torch's lookup refuses one without a row.
 
 The released relatives (BERT's relative_key, the Music Transformer) are in :mod:`positionlib.mechanisms.shaw_variants`.
 """
@@ -27,7 +28,7 @@ from torch import Tensor, nn
 from positionlib.attention import class_mass, pick
 from positionlib.errors import PositionRangeError, require, require_choice, require_count
 from positionlib.geometry import AttentionGeometry
-from positionlib.rules import Clip, check_sign, integers
+from positionlib.rules import Clip, check_sign, integers, readable
 from positionlib.terms import Relation
 
 SIDES = ("both", "keys", "values")
@@ -199,7 +200,7 @@ def memory_ledger(batch: int, heads: int, queries: int, keys: int, d_head: int, 
 
 def require_rows(field: str, values: Int[Tensor, "*shape"], ids: Int[Tensor, "*shape"], rows: int) -> Int[Tensor, "*shape"]:
     """Return ``ids`` when all are in 0..rows−1; the refusal names the value behind the first that is not, and the row count."""
-    if ids.numel() and ids.device.type != "meta" and not torch.compiler.is_compiling():
+    if readable(ids):
         outside = (ids < 0) | (ids >= rows)
         if bool(outside.any()):
             raise PositionRangeError(field, int(values[outside][0]), f"one of the values that the {rows} rows are for",

@@ -16,6 +16,7 @@ Contract
   one token and wrong for a chunk; here each query has its own.
 - failure modes: Shaw's sign or border row with these tables (no shape differs), an offset of P or more (refused by name), and skewed
   entries above the diagonal, which are leftovers of other rows.
+- compiled or exported: nothing looks at BERT's offsets before torch's lookup refuses one without a row.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@
 
 Contract: the coordinate is the integer position of the geometry; the input state [B, N, D] changes, once, before any projection;
 no parameter and no checkpoint tensor, only frequencies that are rebuilt from the configuration; the runtime offset is in the
-positions. It fails by a restarted arange, a wrong base, ladder or layout, by positions cast before the phase, and by being added twice.
+positions. It fails by a restarted arange, a wrong base, ladder or layout, by positions cast before the phase, and by being added
+twice, which a compiled or exported graph does not notice.
 
 Conventions by name. ``ladder``: ``paper`` or ``endpoint`` (tensor2tensor bafdc1b, fairseq). ``layout``: interleaved
 (annotated-transformer debc9fd) or concatenated (Transformer-XL 44781ed, Marian, fairseq). ``odd_width``:
@@ -20,9 +21,10 @@ from __future__ import annotations
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from positionlib.errors import PositionContractError, require, require_choice, require_count
+from positionlib.frequencies import FrequencyBuffer
 from positionlib.geometry import AttentionGeometry
 from positionlib.rules import frequency_ladder, integers
 from positionlib.terms import StateRows
@@ -71,30 +73,16 @@ def sinusoidal_table(length: int, d_model: int, *, offset: int = 0, **settings) 
     return sinusoidal_rows(torch.arange(offset, offset + require_count("length", length, 0)), d_model, **settings)
 
 
-class Sinusoidal(nn.Module):
-    """module(geometry) returns the :class:`StateRows` of the query positions; module.add(x, geometry) adds them.
-
-    The frequencies are a buffer without gradient that no checkpoint holds. A dtype move leaves them alone, since rounded
-    frequencies would be another code, and a move to or from the meta device rebuilds them.
-    """
+class Sinusoidal(FrequencyBuffer):
+    """module(geometry) returns the :class:`StateRows` of the query positions; module.add(x, geometry) adds them."""
 
     def __init__(self, d_model: int, *, base: float = 10_000.0, layout: str = "interleaved", ladder: str = "paper",
                  odd_width: str = "error", construction_dtype: torch.dtype = torch.float64,
                  output_dtype: torch.dtype = torch.float32) -> None:
-        super().__init__()
+        super().__init__(inverse_frequencies(d_model, base=base, ladder=ladder, odd_width=odd_width))
         _check_conventions(layout, construction_dtype)
         self.d_model, self.base, self.layout, self.ladder, self.odd_width = d_model, base, layout, ladder, odd_width
         self.construction_dtype, self.output_dtype = construction_dtype, output_dtype
-        self.register_buffer("inverse_frequency", self._frequencies(), persistent=False)
-
-    def _frequencies(self) -> Float[Tensor, "P"]:
-        with torch.device("cpu"):  # real numbers even where the rest of a model is built on meta: no checkpoint brings them later
-            return inverse_frequencies(self.d_model, base=self.base, ladder=self.ladder, odd_width=self.odd_width)
-
-    def _apply(self, fn, recurse: bool = True):
-        super()._apply(fn, recurse)
-        self.inverse_frequency = self._frequencies().to(self.inverse_frequency.device)
-        return self
 
     def forward(self, geometry: AttentionGeometry) -> StateRows:
         """Rows [N, D] or [B, N, D] of the geometry's query positions."""

@@ -14,6 +14,7 @@ Contract
 - training path: gradients of all layers meet in the one term; the row of a position past the training length stays untrained.
 - runtime offset: a position without a row is refused; rectangular calls and decode steps use their own positions.
 - failure modes: √d for √(2d), the row written before the column, a scaled relative bias, a bias made for other positions.
+- compiled or exported: torch alone refuses a position without a row, and only the shape of a reused term's positions is compared.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from torch import Tensor, nn
 
 from positionlib.errors import PositionRangeError, require, require_count
 from positionlib.geometry import AttentionGeometry
-from positionlib.rules import T5Buckets
+from positionlib.rules import T5Buckets, readable
 from positionlib.terms import Decomposition
 
 
@@ -60,7 +61,8 @@ class UntiedScores(Decomposition):
 
     def scores(self, q, k, query_positions, key_positions, scale):
         for name, made, asked in (("query_positions", self.query_positions, query_positions), ("key_positions", self.key_positions, key_positions)):
-            require(torch.equal(made, asked), name, asked, "the positions that the term was made for", "Call the module with this geometry.")
+            same = made.shape == asked.shape and (not readable(made) or torch.equal(made, asked))
+            require(same, name, asked, "the positions that the term was made for", "Call the module with this geometry.")
         require(self.bias.shape[1] == q.shape[1], "bias", self.bias, f"{q.shape[1]} heads, as q", "Build the module for the model's heads.")
         return (q @ k.mT) * scale + self.bias.to(q.dtype)
 
@@ -114,7 +116,7 @@ class TUPE(nn.Module):
         geometry.require_shared_frame("TUPE positions")
         queries, keys = geometry.query_positions, geometry.key_positions
         for positions in (queries, keys):
-            if positions.numel() and positions.device.type != "meta" and not torch.compiler.is_compiling() and int(positions.max()) >= self.max_length:
+            if readable(positions) and int(positions.max()) >= self.max_length:
                 raise PositionRangeError("position", int(positions.max()), f"0..{self.max_length - 1}: the table has {self.weight.shape[0]} rows, "
                                          "one of them before position 0", "Shorten the call or train a longer table.")
         bias = self.row_scores(queries + 1, keys + 1)
