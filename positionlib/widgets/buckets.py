@@ -15,7 +15,7 @@ from positionlib.widgets.panels import Badge, Badges, Bars, Lines, Mark, Series,
 REACH = 150  # offsets drawn to each side: past the last edge of every setting offered
 TRAINED = (32, 128, "both")  # all-mpnet-base-v2
 NOTHING = "none"
-EXPLAINED = "The trained table of all-mpnet-base-v2 belongs to 32 buckets, max distance 128, both directions."
+EXPLAINED = "The stored numbers of all-mpnet-base-v2 belong to 32 buckets, max distance 128, both directions; they are shown there only."
 
 
 @cache
@@ -48,30 +48,27 @@ def _compute(num_buckets, max_distance, direction, head):
     rule, unused, x = _rule(*setting), _unused(*setting), _offsets()
     last = rule.thresholds[-1]
     marks = (Mark(-last, f"−{last}"), Mark(last, f"+{last}")) if direction == "both" else (Mark(-last, f"−{last}"), Mark(0, "query"))
-    panels = [
+    return [
         Badges([Badge("distances with a bucket of their own", f"0 to {rule.max_exact - 1}"),
                 Badge("last bucket begins at", last), Badge("unused buckets", _named(unused), "warn" if unused else "ok")]),
         Lines("Bucket of each offset", x.numpy(), [Series("bucket", rule.classes(x).double().numpy(), kind="step")],
               x_label="offset, key minus query (positions)", y_label="bucket", decimals=0, limits=(0, 31), marks=marks,
               alt=f"A staircase: steps of one offset near the query, wider ones outwards, flat from distance {last} on."),
-        Bars("Offsets a bucket holds", tuple(range(num_buckets)), np.array(_widths(*setting), dtype=float), label="bucket", decimals=0,
-             value_label=f"offsets within ±{REACH}", highlight=tuple(unused),
-             alt=f"Bars grow with the distance; buckets without an offset: {_named(unused)}."),
+        *_second(setting, head, rule),
     ]
-    return panels + ([] if head == NOTHING else _trained(setting, head, rule))
 
 
-def _trained(setting, head, rule):
-    if setting != TRAINED:
-        return [Text(EXPLAINED)]
-    column, x = mpnet_bias()[:, head], _offsets()
-    return [
-        Lines(f"Trained bias of head {head}", x.numpy(), [Series(f"head {head}", column[rule.classes(x).numpy()], kind="step")],
-              x_label="offset, key minus query (positions)", y_label="bias (added to the score)", decimals=3, limits=(-12, 4),
-              marks=(Mark(0, "query"),), alt=f"The stored numbers of head {head} read as a curve over the offset."),
-        Bars(f"Stored numbers of head {head}", tuple(range(32)), column, label="bucket", value_label="bias", decimals=3, limits=(-12, 4),
-             highlight=(16,), alt=f"32 bars; bucket 16, which no offset reaches, holds {column[16]:.3f}."),
-    ]
+def _second(setting, head, rule):
+    """The picture under the staircase, bucket by bucket: what one trained head stores, or how many offsets each holds."""
+    if head != NOTHING and setting == TRAINED:
+        column = mpnet_bias()[:, head]
+        return [Bars(f"Stored numbers of head {head}", tuple(range(32)), column, label="bucket", value_label="bias (added to the score)", decimals=3,
+                     limits=(-12, 4), highlight=(16,), alt=f"32 bars; bucket 16, which no offset reaches, holds {column[16]:.3f}.")]
+    unused = _unused(*setting)
+    held = Bars("Offsets a bucket holds", tuple(range(rule.num_buckets)), np.array(_widths(*setting), dtype=float), label="bucket", decimals=0,
+                value_label=f"offsets within ±{REACH}", highlight=tuple(unused),
+                alt=f"Bars grow with the distance; buckets without an offset: {_named(unused)}.")
+    return [held] if head == NOTHING else [held, Text(EXPLAINED)]
 
 
 def _caption(num_buckets, max_distance, direction, head):
@@ -96,7 +93,7 @@ def bucket_plot(num_buckets=(8, 16, 32), max_distance=(32, 64, 128), heads=(0, 2
             Control("num_buckets", "Buckets", list(num_buckets)),
             Control("max_distance", "Max distance", list(max_distance)),
             Control("direction", "Direction", ["both", "causal"], labels=["both (encoder)", "past only (causal decoder)"]),
-            Control("head", "Trained values", [NOTHING, *heads], labels=["hide", *(f"MPNet head {h}" for h in heads)], kind="choice"),
+            Control("head", "Second picture", [NOTHING, *heads], labels=["offsets a bucket holds", *(f"MPNet head {h}" for h in heads)], kind="choice"),
         ],
         compute=_compute, caption=_caption,
         start={"num_buckets": max(num_buckets), "max_distance": max(max_distance), "direction": "both", "head": start_head})

@@ -12,9 +12,7 @@ from positionlib.geometry import AttentionGeometry
 from positionlib.mechanisms.alibi import ALiBi
 from positionlib.rules import alibi_slopes
 from positionlib.widgets.explorer import Control, Explorer
-from positionlib.widgets.panels import Badge, Badges, Bars, Lines, Series
-
-DRAWN = 64  # distances drawn; a shorter history is filled up with 1
+from positionlib.widgets.panels import Badge, Badges, Bars
 
 
 @cache
@@ -32,20 +30,15 @@ def _reach(heads: int, keys: int) -> np.ndarray:
 
 
 def _compute(heads, keys):
-    slopes, within, reach = alibi_slopes(heads).numpy(), _within(heads, keys), _reach(heads, keys)
+    slopes, reach = alibi_slopes(heads).numpy(), _reach(heads, keys)
     steep, flat = int(slopes.argmax()), int(slopes.argmin())
     ordered = bool((np.diff(slopes) < 0).all())
-    drawn = np.ones((heads, DRAWN))
-    drawn[:, : min(keys, DRAWN)] = within[:, :DRAWN]
     return [
         Badges([Badge("sorted", "yes" if ordered else "no", "ok" if ordered else "warn"), Badge("steepest head", steep), Badge("flattest head", flat)]),
         Bars("Slope of each head", tuple(range(heads)), slopes, label="head", value_label="slope", decimals=4, limits=(0, 1), highlight=(steep,),
              alt=f"Slopes in head order, {'falling' if ordered else 'not sorted'}: head {steep} is the steepest, head {flat} the flattest."),
-        Bars("Half of the attention lies within", tuple(range(heads)), reach.astype(float), label="head", value_label="distance", decimals=0,
+        Bars("Half of the attention lies within", tuple(range(heads)), reach.astype(float), label="head", value_label="distance (positions)", decimals=0,
              highlight=(steep,), alt=f"From distance {reach.min()} in head {steep} to {reach.max()} in head {flat}."),
-        Lines("Attention within a distance", np.arange(DRAWN), [Series(f"head {h}", drawn[h]) for h in sorted({0, heads // 2, steep, flat})],
-              x_label="distance (positions back from the query)", y_label="share of attention", limits=(0, 1),
-              alt=f"Head {steep} has spent nearly everything after a few positions, head {flat} {drawn[flat, -1]:.2f} after {DRAWN}."),
     ]
 
 

@@ -20,9 +20,10 @@ def explorer():
 
 def rows_by_hand(positions, choice):
     """Rows after the cast from sine and cosine alone: no call that the widget makes."""
+    width, base = choice["ladder"]
     wide = positions.to(DTYPES[choice["dtype"]]).double() if choice["cast"] == "positions" else positions.double()
-    phase = wide[:, None] * frequency_ladder(choice["width"] // 2, choice["width"], choice["base"])
-    rows = torch.empty(len(positions), choice["width"], dtype=torch.float64)
+    phase = wide[:, None] * frequency_ladder(width // 2, width, base)
+    rows = torch.empty(len(positions), width, dtype=torch.float64)
     rows[:, 0::2], rows[:, 1::2] = phase.sin(), phase.cos()
     return rows.to(DTYPES[choice["dtype"]]).double() if choice["cast"] == "table" else rows
 
@@ -39,8 +40,8 @@ def test_badges_are_the_sweep_of_the_library(explorer):
     finite = [c for c in sampled(explorer) if not overflows(c)]
     assert len(finite) >= 12
     for choice in finite:
-        start, length = choice["span"]
-        report = precision_sweep(length, choice["width"], base=choice["base"], dtype=DTYPES[choice["dtype"]], cast=choice["cast"], start=start)
+        (width, base), (start, length) = choice["ladder"], choice["span"]
+        report = precision_sweep(length, width, base=base, dtype=DTYPES[choice["dtype"]], cast=choice["cast"], start=start)
         shown = {badge.label: badge.value for badge in explorer.state(**choice)[0].items}
         pair = report.first_collision
         assert shown["first collision"] == ("none here" if pair is None else f"{pair[0]:,} = {pair[1]:,}"), choice
@@ -50,7 +51,7 @@ def test_badges_are_the_sweep_of_the_library(explorer):
         assert shown[f"{choice['dtype']} merges"] == MERGES[choice["dtype"]]
         caption = explorer.caption_of(**choice)
         assert ("stay different" in caption) == (pair is None)
-        assert pair is None or f"rows {pair[0]:,} and {pair[1]:,} are the same {choice['width']} numbers" in caption
+        assert pair is None or f"rows {pair[0]:,} and {pair[1]:,} are the same {width} numbers" in caption
 
 
 def test_lines_are_distances_of_neighbouring_rows(explorer):
@@ -80,7 +81,7 @@ def test_table_shows_the_rows_themselves(explorer):
 
 
 def test_at_rest_it_says_256_is_257(explorer):
-    assert explorer.choice == {"dtype": "bfloat16", "cast": "positions", "base": 10_000.0, "width": 64, "span": (0, 512)}
+    assert explorer.choice == {"dtype": "bfloat16", "cast": "positions", "ladder": (64, 10_000.0), "span": (0, 512)}
     badges = {badge.label: badge.value for badge in explorer.state()[0].items}
     assert badges["first collision"] == "256 = 257" and badges["distinct rows"] == "385 of 512"
     assert explorer.state()[1].marks[0].x == 256
