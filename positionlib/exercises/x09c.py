@@ -14,39 +14,39 @@ from positionlib.rules import alibi_slopes
 
 register(Exercise(
     id="0x09C.1", kind="recall", minutes=2,
-    prompt="A T5 decoder has 32 buckets and max distance 128; an ALiBi decoder has 32 heads. Both read keys 120 and 4,000 positions back. "
+    prompt="A T5 decoder has 64 buckets and max distance 256; an ALiBi decoder has 32 heads. Both read keys 250 and 3,000 positions back. "
            "What tells the two keys apart? (a) both biases  (b) only the T5 bias  (c) only the ALiBi bias  (d) neither bias",
     hint="In which bucket does the staircase end, and where does that bucket begin?", solution="c",
     check=lambda answer: expect_choice(answer, "c", {
-        "a": "T5's last causal bucket holds every distance from 113 on: keys 120 and 4,000 back get one number.",
-        "b": "It is the other way round: T5's last bucket starts at 113 and never ends, while ALiBi's line goes on.",
-        "d": "ALiBi's penalties are 120 and 4,000 times the slope: they differ in every head."}),
-    wrong_answers={"both": ("a", "from 113 on"), "t5": ("b", "other way round"), "neither": ("d", "times the slope")},
-    praise="A formula that still tells them apart; whether the model uses it well at 4,000 is another question."))
+        "a": "T5's last causal bucket holds every distance from 240 on: keys 250 and 3,000 back get one number.",
+        "b": "It is the other way round: T5's last bucket starts at 240 and never ends, while ALiBi's line goes on.",
+        "d": "ALiBi's penalties are 250 and 3,000 times the slope: they differ in every head."}),
+    wrong_answers={"both": ("a", "from 240 on"), "t5": ("b", "other way round"), "neither": ("d", "times the slope")},
+    praise="A formula that still tells them apart; whether the model uses it well at 3,000 is another question."))
 
 
 def edges(buckets: int, max_distance: int) -> list[int]:
     exact = buckets // 2
     far = buckets - exact
     first = list(range(1, exact + 1))
-    for m in range(1, far):
+    for f in range(1, far):
         n = exact
-        while n**far < max_distance**m * exact ** (far - m):  # n < exact * (max_distance / exact) ** (m / far)
+        while n**far < max_distance**f * exact ** (far - f):  # n < exact * (max_distance / exact) ** (f / far)
             n += 1
         first.append(n)
     return first
 
 
 def _edges_with(place):
-    """Edges whose logarithmic part is ``place(m, exact, far, max_distance)``."""
+    """Edges whose logarithmic part is ``place(f, exact, far, max_distance)``."""
     def wrong(buckets: int, max_distance: int) -> list[int]:
         exact = buckets // 2
-        return list(range(1, exact + 1)) + [place(m, exact, buckets - exact, max_distance) for m in range(1, buckets - exact)]
+        return list(range(1, exact + 1)) + [place(f, exact, buckets - exact, max_distance) for f in range(1, buckets - exact)]
     return wrong
 
 
-def _real_edge(m: int, exact: int, far: int, max_distance: int) -> float:
-    return exact * (max_distance / exact) ** (m / far)
+def _real_edge(f: int, exact: int, far: int, max_distance: int) -> float:
+    return exact * (max_distance / exact) ** (f / far)
 
 
 _EDGE_MISTAKES = {
@@ -56,9 +56,9 @@ _EDGE_MISTAKES = {
               "You rounded to the nearest distance. A bucket begins at the first whole distance at or above the edge."),
     "strict": (_edges_with(lambda *a: int(_real_edge(*a) + 1e-9) + 1),
                "A distance that lies exactly on an edge belongs to the new bucket: the floor has just reached it."),
-    "reach": (_edges_with(lambda m, e, f, M: math.ceil(_real_edge(m, e, f - 1, M) - 1e-9)),
+    "reach": (_edges_with(lambda f, e, L, M: math.ceil(_real_edge(f, e, L - 1, M) - 1e-9)),
               "Your last bucket begins at max_distance. The line reaches one bucket more there, which does not exist: divide by all far buckets."),
-    "linear": (_edges_with(lambda m, e, f, M: math.ceil(e + m * (M - e) / f - 1e-9)),
+    "linear": (_edges_with(lambda f, e, L, M: math.ceil(e + f * (M - e) / L - 1e-9)),
                "Your far edges stand at equal distances. Equal ratios are asked: the logarithm of the distance is divided evenly."),
 }
 
@@ -81,7 +81,7 @@ register(Exercise(
     id="0x09C.2", kind="build", minutes=10,
     prompt="Write `edges(buckets, max_distance)` for one direction: the first distance of bucket 1, of bucket 2, and so on to the last. It is tried at 12 buckets to 50 "
            "and at 8 buckets to 64.",
-    hint="The first half of the buckets are distances themselves. Bucket E + m begins at the first whole number n with n >= E * (M / E) ** (m / L); "
+    hint="The first half of the buckets are distances themselves. Bucket E + f begins at the first whole number n with n >= E * (M / E) ** (f / L); "
          "raise both sides to the power L to stay in whole numbers.",
     check=_check_edges, solution=edges,
     wrong_answers={name: (wrong, words) for (name, (wrong, _)), words in

@@ -130,7 +130,8 @@ def precision_collisions(ladders=LADDERS) -> Explorer:
         controls=[
             Control("dtype", "Dtype", list(DTYPES)),
             Control("cast", "What is cast", ["positions", "table"], labels=["the positions", "the finished table"]),
-            Control("ladder", "Width and base", list(ladders), labels=[f"d = {d}, any base" if d == 2 else f"d = {d}, base {base:,.0f}" for d, base in ladders]),
+            Control("ladder", "Width and base", list(ladders),
+                    labels=[f"d = {d}, " + ("any base" if d == 2 else f"base {base:,.0f}") for d, base in ladders]),
             Control("span", "Positions", list(RANGES), labels=[f"{a:,} – {a + n - 1:,}" for a, n in RANGES]),
         ],
         compute=_compute, caption=_caption, start={"dtype": "bfloat16", "cast": "positions", "ladder": ladders[0], "span": RANGES[0]})
