@@ -108,7 +108,8 @@ _SLOPE_MISTAKES = {
     "sorted": (lambda heads, ranks, rank: _share(sorted(alibi_slopes(heads).tolist(), reverse=True), ranks, rank),
                "You sorted the slopes. The extra heads come after the power-of-two heads, in that order."),
     "series": (lambda heads, ranks, rank: _share([2 ** (-8 * (h + 1) / heads) for h in range(heads)], ranks, rank),
-               "One geometric series for all heads is the paper's sentence; the code keeps it for powers of two only. Take the lower one, then alternate slopes of twice it."),
+               "One geometric series for all heads is the paper's sentence; the code keeps it for powers of two only. "
+               "Take the lower power of two, then alternate slopes of twice that."),
     "zero": (lambda heads, ranks, rank: _share([2 * s for s in alibi_slopes(heads).tolist()], ranks, rank),
              "Every slope is twice too steep: does your exponent start at h or at h + 1?"),
     "odd": (lambda heads, ranks, rank: _share(alibi_slopes(1 << heads.bit_length() - 1).tolist()
@@ -125,7 +126,8 @@ def _check_slopes(answer) -> None:
 
 register(Exercise(
     id="0x09C.3", kind="build", minutes=8,
-    prompt="Write `slopes_of_rank(heads, ranks, rank)`: the slopes of the authors' ALiBi code that one of `ranks` equal shards needs, in head order. Rank 0 holds the first heads.",
+    prompt="Write `slopes_of_rank(heads, ranks, rank)`: the slopes of the authors' ALiBi code that one of `ranks` equal shards needs, in head order. "
+           "Rank 0 holds the first heads.",
     hint="First the list for all heads: the largest power of two that fits, then alternate slopes of twice that power. Cut last.",
     check=_check_slopes, solution=slopes_of_rank,
     wrong_answers={name: (wrong, words) for (name, (wrong, _)), words in
