@@ -29,7 +29,7 @@ def _check_alias(answer) -> None:
 register(Exercise(
     id="0x06.1", kind="recall", minutes=3,
     prompt="The 8-bit format e4m3 stores three bits after the leading 1. Give the first two consecutive integers that it rounds to one "
-           "number, as a list [p, p + 1].",
+           "number, as a list of two.",
     hint="bfloat16 stores seven bits after the leading 1 and merges 256 = 2^8 with 257. Count the leading 1 as well.",
     check=_check_alias, solution=[16, 17],
     wrong_answers={"stored bits only": ([8, 9], "leading 1 is not stored"), "one early": ([15, 16], "both fit"),
@@ -42,8 +42,8 @@ def shift_row(row, k, omegas):
     moved = []
     for i, omega in enumerate(omegas):
         sine, cosine = row[2 * i], row[2 * i + 1]
-        a = k * omega
-        moved += [math.cos(a) * sine + math.sin(a) * cosine, -math.sin(a) * sine + math.cos(a) * cosine]
+        angle = k * omega
+        moved += [math.cos(angle) * sine + math.sin(angle) * cosine, -math.sin(angle) * sine + math.cos(angle) * cosine]
     return moved
 
 
