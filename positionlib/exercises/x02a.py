@@ -116,7 +116,18 @@ register(Exercise(
 
 
 def impostor(document):
+    for part in ("query_space", "key_space", "cache"):
+        document[part]["coordinate_frame"] = "page"
+    return document
+
+
+def _another_adapter(document):
     document["request"]["adapter_id"] = "tuned-elsewhere"
+    return document
+
+
+def _half_a_frame(document):
+    document["query_space"]["coordinate_frame"] = "page"
     return document
 
 
@@ -148,6 +159,9 @@ def _check_impostor(answer) -> None:
         sizes = [(len(c.query_space.row_indices), len(c.key_space.logical_positions), c.position_method.score_bias_shape) for c in (genuine, stranger)]
         if sizes[0] != sizes[1]:
             raise Wrong(f"A shape check catches this one: Q and K were {sizes[0][:2]} and are now {sizes[1][:2]}. Keep every shape.")
+        kept = [(c.request, c.cache.checkpoint_id, c.cache.release_id, c.row_space.active_token_per_row) for c in (genuine, stranger)]
+        if kept[0] != kept[1]:
+            raise Wrong("Request, weights and padding are to stay as they are. Which other facts does the cache identity hold?")
         if genuine.identity().cache_identity == stranger.identity().cache_identity:
             raise Wrong("Nothing that matters changed: both calls have one cache identity, so a cached object may be reused.")
 
@@ -161,10 +175,11 @@ def _read(document: dict[str, Any]) -> PositionCall:
 
 register(Exercise(
     id="0x02A.4", kind="break", minutes=6,
-    prompt="Write `impostor(document)`. It gets the manifest of a decode call as a dict and returns a changed one that still validates, whose tensors all have "
-           "the same shapes, and whose cached keys must nevertheless not be used for the first call.",
-    hint="Which listed fields never show in a shape? Some of them are named twice, in the request and in the cache, and must agree.",
+    prompt="Write `impostor(document)`. It gets the record of a decode call as a dict and returns a changed one that still validates and keeps every "
+           "shape. It also keeps the request, the weights and the padding. And yet the first call's cached keys must not be used for it.",
+    hint="Which other fields never show in a shape? From which origin do the positions count? That fact is named in three parts, and they must agree.",
     check=_check_impostor, solution=impostor,
     wrong_answers={"unchanged": (_unchanged, "one cache identity"), "reset": (_reset, "query_space.logical_positions"),
-                   "length": (_another_length, "shape check catches"), "missing": (_without_runtime, "refuses this document at runtime")},
-    praise="It has the right shapes and is refused by the identity alone."))
+                   "length": (_another_length, "shape check catches"), "missing": (_without_runtime, "refuses this document at runtime"),
+                   "adapter": (_another_adapter, "stay as they are"), "half": (_half_a_frame, "refuses this document at query_space.coordinate_frame")},
+    praise="Same shapes, same weights, another origin: only the identity refuses it."))
