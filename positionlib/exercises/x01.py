@@ -1,4 +1,4 @@
-"""Exercises of 0x01: where an entry goes, carrying a mask, the symmetries of a mask, and two orders that a stack confuses."""
+"""Exercises of 0x01: where an entry goes, carrying the masks of a batch, the symmetries of a mask, and two orders that a stack confuses."""
 
 from __future__ import annotations
 
@@ -37,46 +37,61 @@ register(Exercise(
 ))
 
 
-# 2 --- carry a mask
+# 2 --- carry the masks of a batch
 
-ORDER_2 = torch.tensor([1, 3, 0, 4, 2])
-
-
-def carry_mask(mask, order):
-    return mask[order][:, order]
+ORDERS_2 = torch.tensor([[1, 3, 0, 4, 2], [4, 2, 0, 1, 3], [2, 0, 1, 4, 3]])
 
 
-def _additive(n):
-    return torch.full((n, n), -math.inf, dtype=torch.float64).triu(1)
+def carry_masks(masks, orders):
+    b = torch.arange(len(masks))[:, None, None]
+    return masks[b, orders[:, :, None], orders[:, None, :]]
 
 
-def _with_matrices(mask, order):
-    p = torch.eye(len(order), dtype=torch.float64)[order]
-    return p @ mask.double() @ p.T
+def _readers_only(masks, orders):
+    return torch.stack([mask[order] for mask, order in zip(masks, orders)])
+
+
+def _read_only(masks, orders):
+    return torch.stack([mask[:, order] for mask, order in zip(masks, orders)])
+
+
+def _first_order(masks, orders):
+    return masks[:, orders[0]][:, :, orders[0]]
+
+
+def _turned_back(masks, orders):
+    return carry_masks(masks, orders.argsort(1))
+
+
+def _with_matrices(masks, orders):
+    p = torch.eye(orders.shape[1], dtype=torch.float64)[orders]
+    return p @ masks.double() @ p.mT
 
 
 def _check_carry(answer):
-    mask = _additive(5)
-    wrong = {
-        "rows": (mask[ORDER_2], "Only the rows moved. A mask names two rows in every entry, the reader and the read: shuffle both axes."),
-        "columns": (mask[:, ORDER_2], "Only the columns moved. Shuffle the query axis too."),
-        "inverse": (carry_mask(mask, ORDER_2.argsort()), "This is Pᵀ M P, the shuffle turned back. Row i of PX is row order[i] of X: index with order itself."),
-        "same": (mask, "The mask has not moved. A fixed triangle is exactly what the proof does not cover."),
-        "product": (_with_matrices(mask, ORDER_2), "The matrix product gives NaN: 0 · (−∞) is not a number. Move the entries by indexing instead of multiplying."),
-    }
-    expect_close(call(answer, mask, ORDER_2), carry_mask(mask, ORDER_2), mistakes=list(wrong.values()))
-    expect_close(call(answer, mask == 0, ORDER_2), carry_mask(mask == 0, ORDER_2))
+    masks = torch.full((3, 5, 5), -math.inf, dtype=torch.float64).triu(1)
+    masks[1, :, 4] = -math.inf  # the second sequence ends in padding, the third is two packed segments
+    masks[2, 3:, :3] = -math.inf
+    expect_close(call(answer, masks, ORDERS_2), carry_masks(masks, ORDERS_2), mistakes=[
+        (_readers_only(masks, ORDERS_2), "Only the rows moved. A mask names two rows in every entry, the reader and the read: shuffle both axes."),
+        (_read_only(masks, ORDERS_2), "Only the columns moved. Shuffle the query axis too."),
+        (_first_order(masks, ORDERS_2), "The first order was used for the whole batch. Each sequence has its own: orders[b] belongs to masks[b]."),
+        (_turned_back(masks, ORDERS_2), "This is Pᵀ M P, the shuffle turned back. Row i of PX is row order[i] of X: index with the order itself."),
+        (masks, "The masks have not moved. A fixed triangle is exactly what the proof does not cover."),
+        (_with_matrices(masks, ORDERS_2), "The matrix product gives NaN: 0 · (−∞) is not a number. Move the entries by indexing instead of multiplying."),
+    ])
+    expect_close(call(answer, masks == 0, ORDERS_2), carry_masks(masks == 0, ORDERS_2))
 
 
 register(Exercise(
     id="0x01.2", kind="build", minutes=6,
-    prompt="Write `carry_mask(mask, order)`: the mask that belongs to `x[order]`, M′ = P M Pᵀ. `mask` is an [n, n] tensor, boolean or with "
-           "entries 0 and −∞; `order` holds π as an int64 tensor [n].",
-    hint="M′[i, j] = M[order[i], order[j]]. Indexing works for booleans and for −∞.",
-    check=_check_carry, solution=carry_mask, praise="Entries are moved, never multiplied, so −∞ and booleans both survive.",
-    wrong_answers={"rows": (lambda m, o: m[o], "Only the rows moved"), "columns": (lambda m, o: m[:, o], "Only the columns moved"),
-                   "inverse": (lambda m, o: carry_mask(m, o.argsort()), "turned back"), "same": (lambda m, o: m, "has not moved"),
-                   "product": (_with_matrices, "0 · (−∞)")},
+    prompt="Write `carry_masks(masks, orders)`: masks [B, n, n], boolean or with entries 0 and −∞, and orders [B, n] int64, one order π for each "
+           "sequence. Mask b of the result belongs to x[b][orders[b]]: M′ = P M Pᵀ with the P of sequence b.",
+    hint="M′[b, i, j] = M[b, orders[b, i], orders[b, j]]. Index with a batch index [B, 1, 1], orders as [B, n, 1] and orders as [B, 1, n].",
+    check=_check_carry, solution=carry_masks, praise="Entries are moved, never multiplied, so −∞ and booleans both survive, and each sequence keeps its own order.",
+    wrong_answers={"rows": (_readers_only, "Only the rows moved"), "columns": (_read_only, "Only the columns moved"),
+                   "one order": (_first_order, "first order was used"), "inverse": (_turned_back, "turned back"),
+                   "same": (lambda m, o: m, "have not moved"), "product": (_with_matrices, "0 · (−∞)")},
 ))
 
 

@@ -1,4 +1,4 @@
-"""Exercises of 0x05: the ladder, one row, reading a position back, and a table that fools three checks."""
+"""Exercises of 0x05: the ladder, one row, reading a position back, and a table that fools four checks."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from positionlib.mechanisms.sinusoidal import sinusoidal_rows, sinusoidal_table
 
 register(Exercise(
     id="0x05.1", kind="recall", minutes=3,
-    prompt="Base 10,000, width 64: by which factor does the wavelength grow from pair 5 to pair 13?",
-    hint="One step multiplies the wavelength by b^(2/d). Count the steps.", solution=10.0,
-    check=lambda answer: expect_close(answer, 10.0, atol=0.05, mistakes=[
-        (10_000 ** (2 / 64), "That is one step, b^(2/d). From pair 5 to pair 13 there are eight."),
-        (10_000 ** (8 / 64), "You took b^(8/64): a step of one pair has exponent 2/d, not 1/d."),
-        (10_000 ** (18 / 64), "You counted nine steps: 13 − 5 is 8."),
-        (0.1, "That is the ratio of the frequencies; a wavelength is 2π over the frequency, so it grows.")]),
-    wrong_answers={"one step": (10_000 ** (2 / 64), "one step"), "half": (10_000 ** (8 / 64), "not 1/d"),
-                   "fence post": (10_000 ** (18 / 64), "nine steps"), "inverse": (0.1, "ratio of the frequencies")},
-    praise="Eight equal steps of 10000^(2/64) make 10000^(1/4): the ladder is geometric."))
+    prompt="Base 4,096, width 24: by which factor does the wavelength grow from pair 3 to pair 9?",
+    hint="One step multiplies the wavelength by b^(2/d). Count the steps.", solution=64.0,
+    check=lambda answer: expect_close(answer, 64.0, atol=0.05, mistakes=[
+        (2.0, "That is one step, b^(2/d). From pair 3 to pair 9 there are six."),
+        (8.0, "You took b^(6/24): a step of one pair has exponent 2/d, not 1/d."),
+        (128.0, "You counted seven steps: 9 − 3 is 6."),
+        (12.0, "You added six steps of 2. Equal steps in the pair multiply the wavelength: the ladder is geometric."),
+        (1 / 64, "That is the ratio of the frequencies; a wavelength is 2π over the frequency, so it grows.")]),
+    wrong_answers={"one step": (2.0, "one step"), "half": (8.0, "not 1/d"), "fence post": (128.0, "seven steps"),
+                   "added": (12.0, "geometric"), "inverse": (0.015625, "ratio of the frequencies")},
+    praise="Six steps of 4096^(2/24) = 2 make 2^6: the ladder is geometric."))
 
 
 def row(position: int, d_model: int, base: float) -> list[float]:
@@ -70,51 +71,60 @@ register(Exercise(
 
 
 def read_position(row: list[float], base: float) -> int:
-    d, position = len(row), 0.0
-    for i in reversed(range(d // 2)):                                       # slowest pair first
-        wavelength = 2 * math.pi * base ** (2 * i / d)
-        here = math.atan2(row[2 * i], row[2 * i + 1]) / (2 * math.pi) * wavelength
-        position = here + wavelength * round((position - here) / wavelength) if i < d // 2 - 1 else here % wavelength
+    half = len(row) // 2
+    wavelengths = [2 * math.pi * base ** (i / half) for i in range(half)]
+    position = 0.45 * wavelengths[-1]               # the middle of the nine tenths
+    for i in reversed(range(half)):                 # slow to fast
+        angle = math.atan2(row[i], row[half + i])   # sine first
+        rest = angle / (2 * math.pi) * wavelengths[i]
+        position = rest + wavelengths[i] * round((position - rest) / wavelengths[i])
     return round(position)
 
 
 def _slow_only(row: list[float], base: float) -> int:
-    d = len(row)
-    return round(math.atan2(row[-2], row[-1]) % (2 * math.pi) * base ** (2 * (d // 2 - 1) / d))
+    half = len(row) // 2
+    return round(math.atan2(row[half - 1], row[-1]) % (2 * math.pi) * base ** ((half - 1) / half))
 
 
 def _fast_only(row: list[float], base: float) -> int:
-    return round(math.atan2(row[0], row[1]) % (2 * math.pi))
+    return round(math.atan2(row[0], row[len(row) // 2]) % (2 * math.pi))
 
 
 def _swapped(row: list[float], base: float) -> int:
-    turned = list(row)
-    turned[0::2], turned[1::2] = row[1::2], row[0::2]
-    return read_position(turned, base)
+    half = len(row) // 2
+    return read_position(row[half:] + row[:half], base)
+
+
+def _as_interleaved(row: list[float], base: float) -> int:
+    return read_position(row[0::2] + row[1::2], base)
 
 
 def _check_read(answer) -> None:
-    positions = [612, 937, 1404, 2500]
-    rows = (sinusoidal_rows(torch.tensor(positions), 6, base=8000.0, output_dtype=torch.float64) * 100).round() / 100
+    positions = [583, 937, 1407, 2232]
+    rows = (sinusoidal_rows(torch.tensor(positions), 6, base=8000.0, layout="concatenated", output_dtype=torch.float64) * 100).round() / 100
     given = [(r, 8000.0) for r in rows.tolist()]
     expect_close([call(answer, *arguments) for arguments in given], positions, mistakes=[
         ([_slow_only(*g) for g in given], "Close, but some are off by a few: you used the slow pair alone. Let each faster pair correct the estimate."),
         ([_fast_only(*g) for g in given], "Pair 0 alone gives the position modulo 2π. Start from the slowest pair, then refine."),
-        ([_swapped(*g) for g in given], "Sine and cosine are swapped: the angle is atan2(sine, cosine), with the sine first.")])
+        ([_swapped(*g) for g in given], "Sine and cosine are swapped: the angle is atan2(sine, cosine), with the sine first."),
+        ([_as_interleaved(*g) for g in given], "You took neighbouring channels for a pair. In the concatenated layout the cosine of channel i is channel i + d/2.")])
 
 
 register(Exercise(
     id="0x05.3", kind="build", minutes=12,
-    prompt="Write `read_position(row, base)`: the integer position of an interleaved row that was rounded to two decimals. "
-           "Positions lie between 0 and nine tenths of the longest wavelength.",
-    hint="From slow to fast: a pair gives the position modulo its wavelength; add the number of whole wavelengths that comes closest "
-         "to the estimate of the slower pairs.",
+    prompt="Write `read_position(row, base)`: the integer position of a *concatenated* row (all sines, then all cosines, paper ladder) that was "
+           "rounded to two decimals. Positions lie between 0 and nine tenths of the longest wavelength.",
+    hint="From slow to fast: a pair gives the position modulo its wavelength; add the number of whole wavelengths that comes closest to the estimate "
+         "of the slower pairs. Pair i is channel i and channel i + d/2.",
     check=_check_read, solution=read_position,
-    wrong_answers={"slow": (_slow_only, "slow pair alone"), "fast": (_fast_only, "modulo 2π"), "swapped": (_swapped, "sine first")}))
+    wrong_answers={"slow": (_slow_only, "slow pair alone"), "fast": (_fast_only, "modulo 2π"), "swapped": (_swapped, "sine first"),
+                   "interleaved": (_as_interleaved, "neighbouring channels")}))
 
 
 def impostor(length: int, d_model: int):
-    return sinusoidal_table(length, d_model, ladder="endpoint")
+    table = sinusoidal_table(length, d_model)
+    table[:, 2:6] = table[:, [4, 5, 2, 3]]      # pairs 1 and 2 change places
+    return table
 
 
 def _check_impostor(answer) -> None:
@@ -129,22 +139,23 @@ def _check_impostor(answer) -> None:
     if not bool(((got.norm(dim=1) - math.sqrt(d / 2)).abs() < 1e-4).all()):
         raise Wrong("The second check caught you: some row's norm is not √(d/2). Keep every pair on its circle.")
     if not bool(((got[:, :2] - true[:, :2]).abs() < 1e-4).all()):
-        raise Wrong("The third check caught you: pair 0 differs. Which setting moves every pair but the first?")
-    if bool(((got[:, 2] - sinusoidal_table(length, d, base=100.0)[:, 2]).abs() < 1e-4).all()):
-        raise Wrong("That is another base, which the task rules out. What else decides how fast pair 1 turns?")
+        raise Wrong("The third check caught you: pair 0 differs. Leave the first two channels alone.")
+    if not bool(((got[:, -2:] - true[:, -2:]).abs() < 1e-4).all()):
+        raise Wrong("The fourth check caught you: the slowest pair differs. Another base and another ladder both move it. "
+                    "What can go wrong between the two ends?")
     if float((got - true).abs().max()) < 0.1:
-        raise Wrong("All three checks pass, but nothing is wrong with this table: no value is off by 0.1 or more.")
+        raise Wrong("All four checks pass, but nothing is wrong with this table: no value is off by 0.1 or more.")
 
 
 register(Exercise(
-    id="0x05.4", kind="break", minutes=5,
-    prompt="A loader checks three things: the shape, every row's norm, and pair 0. Write `impostor(length, d_model)`: a table that passes "
-           "all three, has the same base 10,000, and is wrong by at least 0.1 somewhere.",
-    hint="The library's `sinusoidal_table` has settings that shape, norm and pair 0 cannot see.",
+    id="0x05.4", kind="break", minutes=6,
+    prompt="A loader checks four things: the shape, every row's norm, pair 0, and the slowest pair. So it notices another base, and another "
+           "ladder. Write `impostor(length, d_model)` for a width of 8 or more: a table that passes all four and is wrong by at least 0.1 somewhere.",
+    hint="Only the pairs in between are left. Whatever you do to them, each must stay on its circle.",
     check=_check_impostor, solution=impostor,
     wrong_answers={"honest": (lambda n, d: sinusoidal_table(n, d), "nothing is wrong"),
-                   "base": (lambda n, d: sinusoidal_table(n, d, base=100.0), "rules out"),
-                   "longer": (lambda n, d: sinusoidal_table(n + 1, d, base=100.0), "first check"),
+                   "base": (lambda n, d: sinusoidal_table(n, d, base=100.0), "fourth check"),
+                   "longer": (lambda n, d: sinusoidal_table(n + 1, d), "first check"),
                    "zeros": (lambda n, d: torch.zeros(n, d), "second check"),
                    "layout": (lambda n, d: sinusoidal_table(n, d, layout="concatenated"), "third check")},
-    praise="Shape, norm and pair 0 are blind to the ladder. Row 1 is not: there each pair's angle is its frequency."))
+    praise="Two right ends do not make a right ladder. Row 1 shows the angle of every pair, which is its speed: compare them all."))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -32,6 +34,34 @@ def check_ladder(rows: Float[Tensor, "N D"], *, base: float = 10_000.0, ladder: 
         i = wrong[0]
         require(False, f"row 1, pair {i}", f"{measured[i]:.4g} rad", f"{declared[i]:.4g} rad (base {base:.6g}, {ladder} ladder)",
                 "Build the table with the base and the ladder that the checkpoint was trained with.")
+
+
+class Step(NamedTuple):
+    """What one pair adds to a reading: ``position`` = ``rest`` + ``turns`` · ``wavelength``, all but ``turns`` in positions."""
+
+    pair: int
+    rest: float
+    turns: int
+    wavelength: float
+    position: float
+
+
+def read_row(row: Sequence[float], base: float) -> list[Step]:
+    """Read the position of an interleaved row of the paper's ladder, slowest pair first; the last step holds it, not yet rounded.
+
+    A pair alone knows the position up to whole turns. The slowest one is taken to be in its first turn; each faster pair takes the
+    number of turns that brings it nearest to the pair before. Rows rounded to two decimals are read rightly up to nine tenths of the
+    longest wavelength: near a full turn the rounded slowest pair cannot tell the end from the start.
+    """
+    pairs, steps = len(row) // 2, []
+    position = 0.45 * 2 * math.pi * base ** (1 - 1 / pairs)  # the middle of the nine tenths
+    for pair in reversed(range(pairs)):
+        wavelength = 2 * math.pi * base ** (pair / pairs)
+        rest = math.atan2(row[2 * pair], row[2 * pair + 1]) / (2 * math.pi) % 1 * wavelength
+        turns = round((position - rest) / wavelength)
+        position = rest + turns * wavelength
+        steps.append(Step(pair, rest, turns, wavelength, position))
+    return steps
 
 
 # LoFTR before 3955e99: in -a / d // 2 the floor division comes last, so the exponent steps by exactly 1 for d = 256.

@@ -16,7 +16,7 @@ import torch
 
 from positionlib.mechanisms.sinusoidal import LAYOUTS, inverse_frequencies, layout_permutation, sinusoidal_table
 from positionlib.widgets.explorer import Control, Explorer
-from positionlib.widgets.panels import Axis, Badge, Badges, HeatMap, Lines, Series
+from positionlib.widgets.panels import Axis, Badge, Badges, HeatMap, Lines, Mark, Series
 
 STILL = 0.1  # radians: a pair that turns by less over the whole window moves a sine by less than 0.1
 START = {"base": 10_000, "d_model": 32, "length": 64, "offset": 0, "layout": "interleaved"}
@@ -56,15 +56,16 @@ def _panels(base, d_model, length, offset, layout):
         cell_hover={"angle (rad)": (np.arange(offset, offset + length), frequencies[pair])},
         alt=f"{length} rows of width {d_model}, base {base:,}: pair 0 repeats about every 6 rows, "
             f"pair {len(pair) // 2 - 1} once in {wavelengths[-1]:,.0f}.")
+    turning, pairs = _turning(wavelengths, length), np.arange(len(frequencies))
     ladder = Lines(
-        "The ladder of wavelengths", np.arange(len(frequencies)),
-        [Series("log10 of the wavelength", np.log10(wavelengths), kind="points"),
-         Series("log10 of the span shown", np.full(len(frequencies), math.log10(length - 1)))],
-        x_label="pair i", y_label="log10 of positions", limits=(0.0, 7.0),
-        alt=f"Equal steps: from 6.28 positions at pair 0 to {wavelengths[-1]:,.0f} at pair {len(frequencies) - 1}.")
+        "The ladder of wavelengths", wavelengths, [Series("pair i", pairs, kind="points")],
+        x_label="wavelength (positions)", y_label="pair i", decimals=2, limits=(0.0, float(pairs[-1])), log_x=True,
+        marks=(Mark(float(length - 1), f"{length - 1}: {turning} of {len(pairs)} complete a turn"),),
+        alt=f"Equal steps on a logarithmic axis: from 6.28 positions at pair 0 to {wavelengths[-1]:,.0f} at pair {pairs[-1]}; "
+            f"{turning} of {len(pairs)} wavelengths fit into the {length - 1} steps shown.")
     still = int((frequencies * (length - 1) < STILL).sum())
     return [table, ladder, Badges([
-        Badge("pairs that complete a turn", f"{_turning(wavelengths, length)} of {len(frequencies)}"),
+        Badge("pairs that complete a turn", f"{turning} of {len(frequencies)}"),
         Badge(f"pairs that turn less than {STILL} rad", f"{still} of {len(frequencies)}"),
         Badge("shortest wavelength", f"{wavelengths[0]:.2f}"), Badge("longest wavelength", f"{wavelengths[-1]:,.0f}"),
         Badge("norm of every row", f"{math.sqrt(d_model / 2):.3f}")])]
