@@ -95,7 +95,7 @@ class PositionCall(Contract):
 
     @classmethod
     def decode(cls, committed_length: int, new_tokens: int = 1, **options: Any) -> Self:
-        """``new_tokens`` queries that continue a cache of ``committed_length`` tokens; the keys are the cache and the new rows."""
+        """``new_tokens`` queries that continue a cache of ``committed_length`` tokens, numbered from 0; the keys are the cache and the new rows."""
         (committed,), (new,) = build.counts("committed_length", [committed_length], minimum=0), build.counts("new_tokens", [new_tokens])
         rows = [build.Row(0, "decoder", position, True) for position in range(committed + new)]
         return cls(**build.self_attention(rows, range(committed, committed + new), "causal", "none", (committed, committed), options))

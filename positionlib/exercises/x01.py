@@ -1,4 +1,4 @@
-"""Exercises of 0x01: where an entry goes, carrying the masks of a batch, the symmetries of a mask, and two orders that a stack confuses."""
+"""Exercises of 0x01: where an entry goes, carrying the masks of a batch, the rows a mask tells apart, and two orders that a stack confuses."""
 
 from __future__ import annotations
 
@@ -95,54 +95,53 @@ register(Exercise(
 ))
 
 
-# 3 --- which shuffles does a mask allow?
+# 3 --- which rows does a mask tell apart?
 
-def count_symmetries(visible):
+def places(visible):
     n = len(visible)
-    return sum(torch.equal(visible[order][:, order], visible) for order in map(torch.tensor, itertools.permutations(range(n))))
+    kept = [o for o in map(list, itertools.permutations(range(n))) if torch.equal(visible[o][:, o], visible)]
+    return [len({o[i] for o in kept}) for i in range(n)]
 
 
-def _count_rows_only(visible):
-    return sum(torch.equal(visible[list(order)], visible) for order in itertools.permutations(range(len(visible))))
+def _places_where(keeps):
+    """The answer of somebody who takes another test for "the mask is kept"."""
+    def wrong(visible):
+        n = len(visible)
+        kept = [o for o in map(list, itertools.permutations(range(n))) if torch.equal(keeps(visible, o), visible)]
+        return [len({o[i] for o in kept}) for i in range(n)]
+    return wrong
 
 
-def _count_columns_only(visible):
-    return sum(torch.equal(visible[:, list(order)], visible) for order in itertools.permutations(range(len(visible))))
+_rows_alone, _columns_alone = _places_where(lambda m, o: m[o]), _places_where(lambda m, o: m[:, o])
 
 
-def _count_swaps(visible):
-    swaps = 1
-    for i, j in itertools.combinations(range(len(visible)), 2):
-        order = list(range(len(visible)))
-        order[i], order[j] = j, i
-        swaps += int(torch.equal(visible[order][:, order], visible))
-    return swaps
+def _count_orders(visible):
+    return sum(torch.equal(visible[o][:, o], visible) for o in map(list, itertools.permutations(range(len(visible)))))
 
 
-def _check_symmetries(answer):
+def _check_places(answer):
     i = torch.arange(4)
     window = (i[:, None] - i[None, :]).abs() <= 1
     packed = torch.block_diag(torch.ones(2, 2).tril(), torch.ones(2, 2).tril()).bool()
     padded = torch.tensor([True, True, True, False]).expand(4, 4)
-    cases = {"one padding key": (padded, 6), "window": (window, 2), "two packed causal segments": (packed, 2),
-             "triangle of 5": (torch.ones(5, 5).tril().bool(), 1), "no mask": (torch.ones(4, 4).bool(), 24)}
+    cases = {"one padding key": (padded, [3, 3, 3, 1]), "window": (window, [2] * 4), "two packed causal segments": (packed, [2] * 4),
+             "triangle of 5": (torch.ones(5, 5).tril().bool(), [1] * 5), "no mask": (torch.ones(4, 4).bool(), [4] * 4)}
     for name, (visible, expected) in cases.items():
-        got = call(answer, visible)
-        mistakes = [(_count_columns_only(visible), f"Case “{name}”: only the columns were shuffled. P M Pᵀ shuffles both axes."),
-                    (_count_rows_only(visible), f"Case “{name}”: you compared M with its rows shuffled. P M Pᵀ shuffles rows and columns by the same order."),
-                    (_count_swaps(visible), f"Case “{name}”: you tried swaps of two rows only. There are n! orders, such as the reversal or a swap of two blocks.")]
-        expect_close(got, expected, mistakes=[(value, text) for value, text in mistakes if value != expected])
+        mistakes = [(_columns_alone(visible), f"Case “{name}”: only the columns were shuffled. P M Pᵀ shuffles both axes."),
+                    (_rows_alone(visible), f"Case “{name}”: you compared M with its rows shuffled. P M Pᵀ shuffles rows and columns by the same order."),
+                    (_count_orders(visible), f"Case “{name}”: that is the number of orders that keep the mask. Look at each index: which rows do these orders put there?")]
+        expect_close(call(answer, visible), expected, mistakes=[(value, text) for value, text in mistakes if value != expected])
 
 
 register(Exercise(
     id="0x01.3", kind="build", minutes=8,
-    prompt="Write `count_symmetries(visible)`: for how many of the n! orders is P M Pᵀ = M? `visible` is a boolean [n, n] tensor, n ≤ 5. "
-           "It is tried on a padding mask, on a window |i − j| ≤ 1, on two packed causal segments, on a triangle and on no mask.",
-    hint="itertools.permutations(range(n)) lists the orders; compare visible[order][:, order] with visible.",
-    check=_check_symmetries, solution=count_symmetries,
+    prompt="Write `places(visible)`: for each index, how many different rows can stand there in an order that keeps the mask, P M Pᵀ = M? `visible` is a "
+           "boolean [n, n] tensor, n ≤ 5. It is tried on a padding mask, a window |i − j| ≤ 1, two packed causal segments, a triangle and no mask.",
+    hint="List the orders that keep the mask, as for the triangle. Then collect o[i] over them, one set for each index i.",
+    check=_check_places, solution=places,
     praise="A window keeps the reversal, packed segments may trade places, padding lets the real rows mix. Only what the mask tells apart has an order.",
-    wrong_answers={"rows only": (_count_rows_only, "its rows shuffled"), "columns only": (_count_columns_only, "only the columns"),
-                   "swaps": (_count_swaps, "swaps of two rows only")},
+    wrong_answers={"rows only": (_rows_alone, "its rows shuffled"), "columns only": (_columns_alone, "only the columns"),
+                   "orders": (_count_orders, "number of orders")},
 ))
 
 

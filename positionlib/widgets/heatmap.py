@@ -60,7 +60,7 @@ def _panels(base, d_model, length, offset, layout):
     ladder = Lines(
         "The ladder of wavelengths", wavelengths, [Series("pair i", pairs, kind="points")],
         x_label="wavelength (positions)", y_label="pair i", decimals=2, limits=(0.0, float(pairs[-1])), log_x=True,
-        marks=(Mark(float(length - 1), f"{length - 1}: {turning} of {len(pairs)} complete a turn"),),
+        marks=(Mark(float(length - 1), f"{length - 1}: {turning} of {len(pairs)} turn"),),
         alt=f"Equal steps on a logarithmic axis: from 6.28 positions at pair 0 to {wavelengths[-1]:,.0f} at pair {pairs[-1]}; "
             f"{turning} of {len(pairs)} wavelengths fit into the {length - 1} steps shown.")
     still = int((frequencies * (length - 1) < STILL).sum())

@@ -61,7 +61,7 @@ def test_ladder_and_badges(explorer):
         np.testing.assert_array_equal(lines.series[0].values, np.arange(len(lengths)))
         (mark,) = lines.marks
         assert mark.x == choice["length"] - 1 and lines.x_label == "wavelength (positions)" and lines.log_x
-        assert mark.label == f"{mark.x:.0f}: {sum(w <= mark.x for w in lengths)} of {len(lengths)} complete a turn"
+        assert mark.label == f"{mark.x:.0f}: {sum(w <= mark.x for w in lengths)} of {len(lengths)} turn"
         badge = {b.label: b.value for p in panels if isinstance(p, Badges) for b in p.items}
         window = choice["length"] - 1
         assert badge == {
