@@ -28,12 +28,14 @@ def visible(q, k, q_owner, k_owner, active):
             for i in range(len(q))]
 
 
-def _visible_with(*, strict: bool = False, segments: bool = True, pads: bool = True, by_index: bool = False, turned: bool = False):
+def _visible_with(*, strict: bool = False, segments: bool = True, pads: bool = True, by_index: bool = False, turned: bool = False, timeless: bool = False,
+                  inverted: bool = False):
     """The rule with one mistake."""
     def wrong(q, k, q_owner, k_owner, active):
         def one(i: int, j: int) -> bool:
             ahead = j <= i if by_index else k[j] < q[i] if strict else k[j] >= q[i] if turned else k[j] <= q[i]
-            return bool(ahead and (not segments or k_owner[j] == q_owner[i]) and (not pads or active[j]))
+            seen = bool((timeless or ahead) and (not segments or k_owner[j] == q_owner[i]) and (not pads or active[j]))
+            return seen != inverted
         return [[one(i, j) for j in range(len(k))] for i in range(len(q))]
     return wrong
 
@@ -42,6 +44,8 @@ _VISIBLE_MISTAKES = [
     (_visible_with(by_index=True), "You compared list indices. Query 0 of a decode call stands at index 0 and at position 2: compare q[i] and k[j]."),
     (_visible_with(strict=True), "No query may read its own row. The causal rule is k_j ≤ q_i, with equality."),
     (_visible_with(turned=True), "Your causal rule is turned around: it shows the future and hides the past."),
+    (_visible_with(timeless=True), "A key after its query is readable. The causal rule k_j ≤ q_i is missing."),
+    (_visible_with(inverted=True), "Your polarity is inverted: True must mean that the query may read the key."),
     (_visible_with(segments=False), "Rows of different owners read one another. Positions restart in each sequence, so only the owner separates them."),
     (_visible_with(pads=False), "A padding key is readable. active[j] is False there: padding has a coordinate, but nobody may read it."),
 ]
@@ -62,7 +66,8 @@ register(Exercise(
            "isolated sequences and padding keys. It is tried on a decode step of two packed sequences, so Q and K differ.",
     hint="Three conditions joined by and. None of them uses a list index as a coordinate.", check=_check_visible, solution=visible,
     wrong_answers={"index": (_visible_with(by_index=True), "list indices"), "strict": (_visible_with(strict=True), "own row"),
-                   "turned": (_visible_with(turned=True), "turned around"), "leak": (_visible_with(segments=False), "different owners"),
+                   "turned": (_visible_with(turned=True), "turned around"), "timeless": (_visible_with(timeless=True), "is missing"),
+                   "inverted": (_visible_with(inverted=True), "polarity is inverted"), "leak": (_visible_with(segments=False), "different owners"),
                    "pads": (_visible_with(pads=False), "padding key")},
     praise="Coordinate, owner and activity: three facts, and no one of them replaces another."))
 
@@ -182,4 +187,4 @@ register(Exercise(
     wrong_answers={"unchanged": (_unchanged, "one cache identity"), "reset": (_reset, "query_space.logical_positions"),
                    "length": (_another_length, "shape check catches"), "missing": (_without_runtime, "refuses this document at runtime"),
                    "adapter": (_another_adapter, "stay as they are"), "half": (_half_a_frame, "refuses this document at query_space.coordinate_frame")},
-    praise="Same shapes, same weights, another origin: only the identity refuses it."))
+    praise="Same shapes, same weights, another call: only the identity refuses it."))

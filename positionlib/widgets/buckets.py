@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import groupby
 
 import numpy as np
 import torch
@@ -43,13 +44,21 @@ def _named(buckets: list[int]) -> str:
     return ", ".join(map(str, buckets)) or "none"
 
 
+def _alone(rule: T5Buckets) -> str:
+    """The distances that share their bucket with no other, as ranges: "0 to 7"."""
+    steps = (0, *rule.thresholds)  # first distance of each bucket; the last bucket has no end
+    alone = [first for first, following in zip(steps, steps[1:]) if following == first + 1]
+    runs = [[a for _, a in run] for _, run in groupby(enumerate(alone), lambda pair: pair[1] - pair[0])]
+    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+
+
 def _compute(num_buckets, max_distance, direction, head):
     setting = num_buckets, max_distance, direction
     rule, unused, x = _rule(*setting), _unused(*setting), _offsets()
     last = rule.thresholds[-1]
     marks = (Mark(-last, f"−{last}"), Mark(last, f"+{last}")) if direction == "both" else (Mark(-last, f"−{last}"), Mark(0, "query"))
     return [
-        Badges([Badge("distances with a bucket of their own", f"0 to {rule.max_exact - 1}"),
+        Badges([Badge("distances with a bucket of their own", _alone(rule)),
                 Badge("last bucket begins at", last), Badge("unused buckets", _named(unused), "warn" if unused else "ok")]),
         Lines("Bucket of each offset", x.numpy(), [Series("bucket", rule.classes(x).double().numpy(), kind="step")],
               x_label="offset, key minus query (positions)", y_label="bucket", decimals=0, limits=(0, 31), marks=marks,

@@ -141,7 +141,7 @@ function lines(panel, { read, width, cursor }) {
   const [a, b] = [scale(x[0]), scale(x[last])], span = b - a || 1, curves = panel.series.map((one) => ({ ...one, data: read(one.values).data }));
   const pad = (panel.limits[1] - panel.limits[0]) * 0.04, xAt = (v, left, wide) => left + ((scale(v) - a) / span) * wide;
   const xTicks = (wide) => {
-    if (!panel.log_x) return ticks(x[0], x[last] > x[0] ? x[last] : x[0] + 1, wide / 70).map((v) => [v, brief(v)]);
+    if (!panel.log_x) return ticks(x[0], x[last] > x[0] ? x[last] : x[0] + 1, wide / 55).map((v) => [v, brief(v)]);
     const base = x[last] / x[0] > 2000 ? 10 : 2, powers = [];
     for (let k = Math.ceil(Math.log(x[0]) / Math.log(base) - 1e-9); base ** k <= x[last] * 1.0001; k++) powers.push(base ** k);
     return entries(powers.length, wide / 70).map((i) => [powers[i], brief(powers[i])]);
@@ -165,7 +165,7 @@ function lines(panel, { read, width, cursor }) {
   const alt = panel.alt || `${panel.title}: ${curves.map((c) => `${c.name} from ${print(Math.min(...c.data), digits(c.data))} to ${print(Math.max(...c.data), digits(c.data))}`).join("; ")}`;
   const describe = ({ i }) => ({ words: [`${panel.x_label ?? "x"} ${brief(x[i])}`, ...curves.map((c) => `${c.name} ${print(c.data[i], digits(c.data))}`)].join(" · "),
     marks: [s("line", { x1: px(i), x2: px(i), y1: g.top, y2: g.top + g.tall }), ...curves.map((c, k) => s("circle", { cx: px(i), cy: py(c.data[i]), r: 4, style: `--pg-colour:var(--pg-c${k})` }))] });
-  return plot(panel, alt, { width, height: g.height, layers: [g.axes, ...marks, ...paths], cursor, describe, above: curves.length > 1 ? [key] : [],
+  return plot(panel, alt, { width, height: g.height, layers: [g.axes, ...paths, ...marks], cursor, describe, above: curves.length > 1 ? [key] : [],
     at: (u) => {
       const wanted = a + ((u - g.left) / g.wide) * span;
       let best = 0;

@@ -125,14 +125,14 @@ def _compute(kind, lengths, sign):
     visible, rows, columns = view.visible, _labels(view, view.queries, "q"), _labels(view, view.keys, "k")
     leaked = _borrowed(view) if kind != "cross" else torch.zeros_like(visible)
     seen = Matrix("1: the query may read the key", visible.int().numpy(), 0, None, _cells(leaked), ~visible.numpy(), rows, columns)
-    badges = [Badge("Q × K", f"{len(view.queries)} × {len(view.keys)}"), Badge("mask", view.call.visibility.mask_id)]
+    badges = [Badge("Q × K", f"{len(view.queries)} × {len(view.keys)}"), Badge("mask", "rows stored up to the query's" if kind == "leak" else view.call.visibility.mask_id)]
     if kind == "cross":
         badges.append(Badge("frames", "target, source"))
         return [Badges(badges), _table(view), Matrices([seen], "Queries in rows, keys in columns"), Text(view.refusal)]
     declared, local = _offsets(view, sign)
     wrong = (declared != local) & view.read & ~leaked  # a pair that may not be read has no right offset
     hidden = ~view.read.numpy()
-    badges += [Badge("offsets wrong when counted by index", f"{int(wrong.sum())} of {int((view.read & ~leaked).sum())}", "bad" if wrong.any() else "ok"),
+    badges += [Badge("offsets within a sequence wrong when counted by index", f"{int(wrong.sum())} of {int((view.read & ~leaked).sum())}", "bad" if wrong.any() else "ok"),
                Badge("pairs across sequences", int(leaked.sum()), "bad" if leaked.any() else "ok")]
     named = "k − q" if sign == SIGNS[0] else "q − k"
     pair = [Matrix(f"{named}, from the call", declared.numpy(), 0, None, _cells(leaked), hidden, rows, columns, "logical positions"),
@@ -158,7 +158,8 @@ def _caption(kind, lengths, sign):
     if kind == "leak":
         borrowed = _borrowed(view)
         furthest = int((declared if sign == SIGNS[0] else -declared)[borrowed].max())
-        return (f"Positions restart, yet {int(borrowed.sum())} marked cells let B read A. Key minus query there reaches +{furthest}: rows that were stored "
+        reached = f"Key minus query there reaches +{furthest}" if sign == SIGNS[0] else f"Query minus key there reaches −{furthest}"
+        return (f"Positions restart, yet {int(borrowed.sum())} marked cells let B read A. {reached}: rows that were stored "
                 "before B seem to come after it. The manifest refuses this call.")
     pads = sum(not view.call.row_space.active_token_per_row[r] for r in view.rows)
     if not pads:

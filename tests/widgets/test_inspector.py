@@ -47,6 +47,12 @@ def token_rows(kind, lengths, count):
     return [i < short if kind == "right" else i >= most - short if kind == "left" else True for i in range(count)]
 
 
+def furthest(across, q, k, choice):
+    """The largest offset across sequences, with its sign as the widget writes it."""
+    reach = max(k[j] - q[i] for i, j in across)
+    return f"+{reach}" if choice["sign"] == "key_minus_query" else f"−{reach}"
+
+
 def badges(panels):
     return {badge.label: badge.value for badge in panels[0].items}
 
@@ -105,13 +111,13 @@ def test_marks_badges_and_captions_count_the_same_cells(explorer):
         wrong = {(i, j) for i, j in readable if k[j] - q[i] != j - i}
         declared, local = panels[2].items
         assert set(local.highlight) == wrong and set(declared.highlight) == across == set(panels[3].items[0].highlight)
-        assert badges(panels)["offsets wrong when counted by index"] == f"{len(wrong)} of {len(readable)}"
+        assert badges(panels)["offsets within a sequence wrong when counted by index"] == f"{len(wrong)} of {len(readable)}"
         assert badges(panels)["pairs across sequences"] == len(across)
         if kind in ("decode", "chunk"):
             assert f"start at position {q[0]}," in said and f"get {len(wrong)} of {len(readable)} offsets wrong" in said
             assert len(wrong) == len(readable)
         elif kind == "leak":
-            assert f"{len(across)} marked" in said and f"reaches +{max(k[j] - q[i] for i, j in across)}:" in said
+            assert f"{len(across)} marked" in said and f"reaches {furthest(across, q, k, choice)}:" in said
             assert "segment_isolation" in panels[4].text and "'A' and 'B'" in panels[4].text
         elif a != b or kind == "packed":
             assert not wrong and (kind == "right" or f"(0 of {len(readable)} wrong)" in said)
