@@ -1,4 +1,4 @@
-"""What happens to positional state between a training run and a release."""
+"""Positional state outside a running model: tables that are migrated, and released weights, admitted tensor by tensor."""
 
 from positionlib.checkpoints.migration import PositionTable, migrate_position_table, row_provenance
 

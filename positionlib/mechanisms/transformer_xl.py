@@ -4,7 +4,8 @@
            (a)       (b)           (c)     (d)              the code's AC is (a) + (c), its BD is (b) + (d)
 
 Contract
-- coordinate source: the geometry's query and key positions, query minus key, memory keys first; only differences matter.
+- coordinate source: the geometry's query and key positions, query minus key, memory keys first; only differences matter. The paper's
+  model is causal; ``bidirectional`` gives later keys negative distances, as the Conformer has them (wav2vec2-conformer, transformers 5.24).
 - changed tensor: the scores; they are built as a whole, so the term holds the content product too.
 - shape: scores [B, H, Q, K] with K = M + Q; u and v are [H, D], r is [H, distances, D].
 - parameters: W_r [H·D, d_model] of each layer, and u, v, which the released model shares by all layers (``tie_to``); the sinusoid
@@ -37,13 +38,14 @@ EXT_RULES = ("documented", "released")
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TransformerXLScores(Decomposition):
-    """The four terms. A key after its query has no distance: it counts as distance 0 and must be hidden."""
+    """The four terms. Unless ``bidirectional``, a key after its query has no distance: it counts as distance 0 and must be hidden."""
 
     content_bias: Float[Tensor, "H D"]
     position_bias: Float[Tensor, "H D"]
     projection: Float[Tensor, "H D M"]
     clamp_len: int | None
     base: float
+    bidirectional: bool = False
 
     def relative_keys(self, distances: Int[Tensor, "R"]) -> Float[Tensor, "H R D"]:
         """r of each distance, projected for each head."""
@@ -72,12 +74,14 @@ class TransformerXLScores(Decomposition):
 
     def _distances(self, query_positions: Tensor, key_positions: Tensor) -> tuple[Tensor, Tensor]:
         """The distances that occur, and the column of each pair among them."""
-        distance = (query_positions[..., :, None] - key_positions[..., None, :]).clamp(0, self.clamp_len)
-        return torch.unique(distance, return_inverse=True)
+        distance = query_positions[..., :, None] - key_positions[..., None, :]
+        if not self.bidirectional:
+            distance = distance.clamp_min(0)
+        return torch.unique(distance if self.clamp_len is None else distance.clamp(-self.clamp_len, self.clamp_len), return_inverse=True)
 
 
 class TransformerXL(nn.Module):
-    """module(geometry) returns :class:`TransformerXLScores` for a causal geometry.
+    """module(geometry) returns :class:`TransformerXLScores`.
 
     ``weight`` is the released ``r_net.weight`` [H·d_head, d_model], ``content_bias`` u is ``r_w_bias``, ``position_bias`` v is ``r_r_bias``.
 
@@ -85,21 +89,23 @@ class TransformerXL(nn.Module):
     ----------
     clamp_len : largest distance with a vector of its own, or None. The released settings −1 and 0 mean None.
     tie_to : another layer's module whose u and v this one uses, as all layers of the released model do.
+    bidirectional : True for an encoder that reads both ways with signed distances; the paper's model is causal.
 
     Raises
     ------
     PositionContractError
-        an odd d_model, settings that are no counts, biases of another shape; a geometry that is not causal or has two frames.
+        an odd d_model, settings that are no counts, biases of another shape; a geometry of two frames, or of the other direction.
     """
 
     def __init__(self, d_model: int, heads: int, d_head: int, *, clamp_len: int | None = None, base: float = 10_000.0,
-                 tie_to: TransformerXL | None = None) -> None:
+                 tie_to: TransformerXL | None = None, bidirectional: bool = False) -> None:
         super().__init__()
         require(require_count("d_model", d_model, 2) % 2 == 0, "d_model", d_model, "an even number", "The rows are sines and as many cosines.")
         shape = (require_count("heads", heads), require_count("d_head", d_head))
         self.clamp_len = None if clamp_len is None else require_count("clamp_len", clamp_len)
         frequency_ladder(d_model // 2, d_model, base)  # refuses a base here, not in the first call
-        self.base = base
+        require(isinstance(bidirectional, bool), "bidirectional", bidirectional, "True or False", "The paper's model is causal.")
+        self.base, self.bidirectional = base, bidirectional
         self.weight = nn.Parameter(torch.randn(heads * d_head, d_model) * 0.02)
         if tie_to is None:
             self.content_bias, self.position_bias = (nn.Parameter(torch.randn(shape) * 0.02) for _ in range(2))
@@ -111,18 +117,19 @@ class TransformerXL(nn.Module):
     def forward(self, geometry: AttentionGeometry) -> TransformerXLScores:
         """The scores' description for this call."""
         geometry.require_shared_frame("Transformer-XL distances")
-        require(geometry.causal, "causal", geometry.causal, "a causal geometry", "Distances are i − j ≥ 0: the future has none.")
-        return TransformerXLScores(content_bias=self.content_bias, position_bias=self.position_bias,
-                                   projection=self.weight.unflatten(0, self.content_bias.shape), clamp_len=self.clamp_len, base=self.base)
+        require(geometry.causal != self.bidirectional, "causal", geometry.causal, f"{not self.bidirectional}, since bidirectional is {self.bidirectional}",
+                "Distances of the paper's model are i − j ≥ 0: the future has none, unless the module is bidirectional.")
+        return TransformerXLScores(content_bias=self.content_bias, position_bias=self.position_bias, clamp_len=self.clamp_len, base=self.base,
+                                   projection=self.weight.unflatten(0, self.content_bias.shape), bidirectional=self.bidirectional)
 
     def extra_repr(self) -> str:
         heads, d_head = self.content_bias.shape
-        return f"{self.weight.shape[1]}, {heads}, {d_head}, clamp_len={self.clamp_len}"
+        return f"{self.weight.shape[1]}, {heads}, {d_head}, clamp_len={self.clamp_len}, bidirectional={self.bidirectional}"
 
 
 def relative_rows(distances: Int[Tensor, "R"], d_model: int, *, clamp_len: int | None = None, base: float = 10_000.0) -> Float[Tensor, "R d_model"]:
     """Sinusoidal rows of distances, float64, sines first and then cosines, before W_r."""
-    clamped = distances if clamp_len is None else distances.clamp(max=clamp_len)
+    clamped = distances if clamp_len is None else distances.clamp(-clamp_len, clamp_len)
     phase = clamped.to(torch.float64)[:, None] * frequency_ladder(d_model // 2, d_model, base).to(distances.device)
     return torch.cat((phase.sin(), phase.cos()), -1)
 

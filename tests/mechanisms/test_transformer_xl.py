@@ -30,11 +30,12 @@ def r_of(module: pl.TransformerXL, h: int, distance: int) -> torch.Tensor:
     return module.weight[h * D : (h + 1) * D] @ row
 
 
+@pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize("clamp_len", [None, 3])
 @pytest.mark.parametrize("queries, keys", [([4, 5], [0, 1, 2, 3, 4, 5]), ([[2, 9], [1, 2]], [[0, 2, 9], [0, 1, 2]])])
-def test_the_four_terms_by_a_loop(clamp_len, queries, keys):
-    module = layer(clamp_len=clamp_len)
-    g = pl.AttentionGeometry(torch.tensor(queries), torch.tensor(keys), causal=True)
+def test_the_four_terms_by_a_loop(clamp_len, queries, keys, bidirectional):
+    module = layer(clamp_len=clamp_len, bidirectional=bidirectional)
+    g = pl.AttentionGeometry(torch.tensor(queries), torch.tensor(keys), causal=not bidirectional)
     i_of, j_of = g.query_positions.expand(B, -1), g.key_positions.expand(B, -1)
     q, k = random(B, H, g.query_length, D), random(B, H, g.key_length, D)
     term = module(g)
@@ -44,7 +45,7 @@ def test_the_four_terms_by_a_loop(clamp_len, queries, keys):
     for b, i, j in visible.nonzero().tolist():
         for h in range(H):
             distance = int(i_of[b, i] - j_of[b, j])
-            r = r_of(module, h, distance if clamp_len is None else min(distance, clamp_len))
+            r = r_of(module, h, distance if clamp_len is None else max(-clamp_len, min(distance, clamp_len)))
             want = {"a": q[b, h, i] @ k[b, h, j], "b": q[b, h, i] @ r, "c": module.content_bias[h] @ k[b, h, j], "d": module.position_bias[h] @ r}
             for name, value in want.items():
                 assert torch.allclose(parts[name][b, h, i, j], value, atol=1e-12), name
@@ -223,6 +224,8 @@ ZEROS = torch.zeros(1, 2, 3, 4)
     (lambda: pl.TransformerXL(8, 2, 4, base=1.0), "base"),
     (lambda: pl.TransformerXL(8, 2, 4, tie_to=pl.TransformerXL(8, 3, 4)), "tie_to"),
     (lambda: pl.TransformerXL(8, 2, 4)(pl.AttentionGeometry.encoder(3)), "causal"),
+    (lambda: pl.TransformerXL(8, 2, 4, bidirectional=True)(pl.AttentionGeometry.causal_self(3)), "causal"),
+    (lambda: pl.TransformerXL(8, 2, 4, bidirectional=None), "bidirectional"),
     (lambda: pl.TransformerXL(8, 2, 4)(pl.AttentionGeometry.cross(2, 3)), "coordinate_frame"),
     (lambda: pl.attend(ZEROS, ZEROS, ZEROS, pl.TransformerXL(8, 3, 4)(pl.AttentionGeometry.causal_self(3)), pl.AttentionGeometry.causal_self(3)), "term"),
     (lambda: relative_shift(torch.zeros(4, 3)), "compact"),

@@ -1,0 +1,195 @@
+"""Weight maps: one layer's attention of transformers, as a :class:`positionlib.layers.SelfAttention` with the same numbers.
+
+    family                 the state dict of                            projections        mechanism, released conventions
+    t5_attention           T5Attention                                  q, k, v, o         T5Bias, buckets_heads, edge transformers
+    bloom_attention        BloomAttention                               one, head by head  ALiBi, key_index
+    deberta_v2_attention   DebertaV2Attention                           self, output       DeBERTa, third index released, edge transformers
+    bert_attention         BertAttention (4.57.6 for relative keys)     self, output       BertRelative, or none
+    conformer_attention    Wav2Vec2ConformerSelfAttention, "relative"   linear_*           TransformerXL, bidirectional
+    bert_input             BertEmbeddings                               –                  LearnedAbsolute, or none
+
+A map fails closed: every tensor of the state dict is used, every tensor that the module needs is there, in its shape, in one
+floating-point dtype; what does not reconcile is named in one error. ``config`` is the checkpoint's configuration as a mapping, as
+in config.json; a map reads the fields it names and refuses one that lacks them. The module is new, on the CPU, in the state's dtype.
+
+Read from transformers 5.24.0 and, for BERT's relative keys, 4.57.6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from positionlib.errors import PositionContractError, require, require_choice
+from positionlib.layers import BertInput, SelfAttention
+from positionlib.mechanisms import ALiBi, BertRelative, DeBERTa, LearnedAbsolute, T5Bias, TransformerXL
+from positionlib.mechanisms.learned import admit_position_ids
+
+BERT_TYPES = ("absolute", "relative_key", "relative_key_query")
+State = Mapping[str, Tensor]
+
+
+def t5_attention(state: State, config: Mapping, *, bidirectional: bool, bias: T5Bias | None = None) -> SelfAttention:
+    """Self-attention of a T5 stack. ``bidirectional`` is True for the encoder's; the config describes both.
+
+    ``bias`` is the first layer's mechanism, which the later layers reuse: their state dicts hold no table. The first has None.
+    """
+    d_model, d_head, heads = _fields(config, "d_model", "d_kv", "num_heads")
+    shapes = {f"{name}.weight": (heads * d_head, d_model) for name in "qkv"} | {"o.weight": (d_model, heads * d_head)}
+    if bias is None:
+        buckets, far = _fields(config, "relative_attention_num_buckets", "relative_attention_max_distance")
+        bias = T5Bias(heads, buckets, far, bidirectional=bidirectional, edge="transformers")
+        shapes["relative_attention_bias.weight"] = (buckets, heads)
+    else:
+        require((bias.heads, bias.rule.bidirectional) == (heads, bidirectional), "bias", bias, f"{heads} heads, bidirectional={bidirectional}",
+                "Pass the mechanism of this stack's first layer.")
+    _admit("T5Attention", state, shapes)
+    return _filled(SelfAttention(d_model, heads, bias, d_head=d_head, bias=False), state, {"relative_attention_bias": "mechanism"})
+
+
+def bloom_attention(state: State, config: Mapping) -> SelfAttention:
+    """Causal self-attention of BLOOM, without the residual that its block adds. Query, key and value rows alternate head by head."""
+    d_model, heads = _fields(config, "hidden_size", "n_head")
+    _admit("BloomAttention", state, {"query_key_value.weight": (3 * d_model, d_model), "query_key_value.bias": (3 * d_model,), **_linears(d_model, "dense")})
+    renamed = {f"dense.{kind}": state[f"dense.{kind}"] for kind in ("weight", "bias")}
+    for kind in ("weight", "bias"):
+        fused = state[f"query_key_value.{kind}"].unflatten(0, (heads, 3, -1))
+        renamed |= {f"{name}.{kind}": fused[:, at].flatten(0, 1) for at, name in enumerate("qkv")}
+    return _filled(SelfAttention(d_model, heads, ALiBi(heads, form="key_index")), renamed, {"dense": "o"})
+
+
+def deberta_v2_attention(state: State, config: Mapping, table: nn.Parameter) -> SelfAttention:
+    """Disentangled self-attention with its output projection and LayerNorm. ``table`` is the stack's, from :func:`deberta_v2_table`."""
+    d_model, heads, eps, stated = _fields(config, "hidden_size", "num_attention_heads", "layer_norm_eps", "pos_att_type")
+    terms = stated.split("|") if isinstance(stated, str) else list(stated or ())
+    shared = config.get("share_att_key", False)
+    own = [part for term, part in (("c2p", "self.pos_key_proj"), ("p2c", "self.pos_query_proj")) if term in terms and not shared]
+    shapes = _linears(d_model, "self.query_proj", "self.key_proj", "self.value_proj", "output.dense", *own)
+    _admit("DebertaV2Attention", state, shapes | _norm("output.LayerNorm", d_model))
+    far, buckets = _deberta_span(config)
+    mechanism = DeBERTa(heads, d_model, far, terms=("c2c", *terms), third_index="released", projections="shared" if shared else "own",
+                        buckets=buckets, edge=None if buckets is None else "transformers", table=table)
+    return _filled(SelfAttention(d_model, heads, mechanism, post_norm=eps), state,
+                   {"self.query_proj": "q", "self.key_proj": "k", "self.value_proj": "v", "output.dense": "o", "output.LayerNorm": "norm",
+                    "self.pos_key_proj": "mechanism.pos_key_proj", "self.pos_query_proj": "mechanism.pos_query_proj"})
+
+
+def deberta_v2_table(state: State, config: Mapping) -> nn.Parameter:
+    """The position rows [2S, D] that a DeBERTa-v2 encoder hands its layers, from its own tensors (those of no layer).
+
+    Where the config's norm_rel_ebd asks for it the rows went through the encoder's LayerNorm: what is learned further is the result.
+    """
+    (d_model,) = _fields(config, "hidden_size")
+    far, buckets = _deberta_span(config)
+    normed = "layer_norm" in [word.strip() for word in config.get("norm_rel_ebd", "none").lower().split("|")]
+    shapes = {"rel_embeddings.weight": (2 * (buckets or far), d_model)} | (_norm("LayerNorm", d_model) if normed else {})
+    _admit("DebertaV2Encoder, its own tensors", state, shapes)
+    rows, *gain_and_offset = (state[name].detach() for name in shapes)
+    if normed:
+        rows = nn.functional.layer_norm(rows, (d_model,), *gain_and_offset, *_fields(config, "layer_norm_eps"))
+    return nn.Parameter(rows.clone())
+
+
+def bert_attention(state: State, config: Mapping) -> SelfAttention:
+    """BERT's self-attention with its output projection and LayerNorm, under the config's position_embedding_type."""
+    d_model, heads, eps, kind = _fields(config, "hidden_size", "num_attention_heads", "layer_norm_eps", "position_embedding_type")
+    require_choice("config.position_embedding_type", kind, BERT_TYPES)
+    shapes = _linears(d_model, "self.query", "self.key", "self.value", "output.dense")
+    mechanism = None
+    if kind != "absolute":
+        (positions,) = _fields(config, "max_position_embeddings")
+        mechanism = BertRelative(positions, d_model // heads, variant=kind)
+        shapes["self.distance_embedding.weight"] = (2 * positions - 1, d_model // heads)
+    _admit("BertAttention", state, shapes | _norm("output.LayerNorm", d_model))
+    return _filled(SelfAttention(d_model, heads, mechanism, post_norm=eps), state,
+                   {"self.query": "q", "self.key": "k", "self.value": "v", "self.distance_embedding": "mechanism", "output.dense": "o",
+                    "output.LayerNorm": "norm"})
+
+
+def bert_input(state: State, config: Mapping) -> BertInput:
+    """BertEmbeddings: words, token types and positions added, then LayerNorm.
+
+    Relative types hold a position table that nothing reads: it must be there, and is left behind. A stored ``position_ids`` buffer is
+    admitted only as the range it has to be.
+    """
+    d_model, words, types, rows, padding_id, eps, kind = _fields(config, "hidden_size", "vocab_size", "type_vocab_size", "max_position_embeddings",
+                                                                 "pad_token_id", "layer_norm_eps", "position_embedding_type")
+    require_choice("config.position_embedding_type", kind, BERT_TYPES)
+    learned = {name: tensor for name, tensor in state.items() if name != "position_ids"}
+    _admit("BertEmbeddings", learned, {"word_embeddings.weight": (words, d_model), "position_embeddings.weight": (rows, d_model),
+                                       "token_type_embeddings.weight": (types, d_model), **_norm("LayerNorm", d_model)})
+    if "position_ids" in state:
+        admit_position_ids(state["position_ids"], rows)
+    positions = LearnedAbsolute(rows, d_model) if kind == "absolute" else None
+    if positions is None:
+        del learned["position_embeddings.weight"]
+    return _filled(BertInput(words, types, d_model, positions, eps=eps, padding_id=padding_id), learned,
+                   {"word_embeddings": "words", "token_type_embeddings": "types", "position_embeddings": "positions", "LayerNorm": "norm"})
+
+
+def conformer_attention(state: State, config: Mapping) -> SelfAttention:
+    """Relative self-attention of wav2vec2-conformer. Its sines and cosines alternate, ours stand in two halves: W_r's columns move."""
+    d_model, heads, kind = _fields(config, "hidden_size", "num_attention_heads", "position_embeddings_type")
+    require(kind == "relative", "config.position_embeddings_type", kind, "'relative'", "The rotary form rotates the states before the projections.")
+    per_head = (heads, d_model // heads)
+    shapes = _linears(d_model, "linear_q", "linear_k", "linear_v", "linear_out")
+    _admit("Wav2Vec2ConformerSelfAttention", state, shapes | {"linear_pos.weight": (d_model, d_model), "pos_bias_u": per_head, "pos_bias_v": per_head})
+    weight = state["linear_pos.weight"]
+    moved = {**state, "linear_pos.weight": torch.cat((weight[:, 0::2], weight[:, 1::2]), 1)}
+    return _filled(SelfAttention(d_model, heads, TransformerXL(d_model, *per_head, bidirectional=True)), moved,
+                   {"linear_q": "q", "linear_k": "k", "linear_v": "v", "linear_out": "o", "linear_pos": "mechanism",
+                    "pos_bias_u": "mechanism.content_bias", "pos_bias_v": "mechanism.position_bias"})
+
+
+def _deberta_span(config: Mapping) -> tuple[int, int | None]:
+    """(max_distance, buckets or None): a range below 1 means the model's length, and buckets below 1 mean none."""
+    require(config.get("relative_attention") is True, "config.relative_attention", config.get("relative_attention"), "True",
+            "Without it the layer has no disentangled terms.")
+    far, buckets = config.get("max_relative_positions", -1), config.get("position_buckets", -1)
+    return (far if far >= 1 else _fields(config, "max_position_embeddings")[0]), (buckets if buckets > 0 else None)
+
+
+def _fields(config: Mapping, *names: str) -> tuple:
+    missing = [name for name in names if name not in config]
+    require(not missing, "config", sorted(missing), "a mapping with these fields too", "Pass the whole configuration of the checkpoint: no value is guessed.")
+    return tuple(config[name] for name in names)
+
+
+def _linears(width: int, *parts: str) -> dict[str, tuple[int, ...]]:
+    return {f"{part}.{kind}": shape for part in parts for kind, shape in (("weight", (width, width)), ("bias", (width,)))}
+
+
+def _norm(part: str, width: int) -> dict[str, tuple[int, ...]]:
+    return {f"{part}.weight": (width,), f"{part}.bias": (width,)}
+
+
+def _admit(source: str, state: State, shapes: dict[str, tuple[int, ...]]) -> None:
+    """Refuse a state dict that is not exactly these tensors, and say everything that is wrong with it at once."""
+    said = [f"{name} is missing" for name in shapes if name not in state]
+    said += [f"{name} is unexpected" for name in state if name not in shapes]
+    said += [f"{name} is {list(state[name].shape)}, not {list(shape)}" for name, shape in shapes.items()
+             if name in state and tuple(state[name].shape) != tuple(shape)]
+    dtypes = {str(state[name].dtype): state[name].dtype.is_floating_point for name in shapes if name in state}
+    if len(dtypes) > 1 or not all(dtypes.values()):
+        said.append(f"the dtypes are {', '.join(sorted(dtypes))}, not one floating-point dtype")
+    if said:
+        raise PositionContractError("state", sorted(state), f"exactly the tensors of {source}", "; ".join(said) + ". Cut the layer's own tensors "
+                                    "out of the checkpoint, under the source's names, and pass the config they were made with.")
+
+
+def _filled(module: nn.Module, state: State, names: dict[str, str]) -> nn.Module:
+    """The module with the state's numbers, each under our name: ``names`` gives ours for theirs, in front of .weight and .bias."""
+    own = {}
+    for name, tensor in state.items():
+        part, dot, kind = name.rpartition(".")
+        own[f"{names.get(part, part)}{dot}{kind}" if dot else names.get(name, name)] = tensor
+    dtype = next(iter(state.values())).dtype
+    # What the whole stack owns (a T5 bias, a DeBERTa table) stands in the module already and keeps its numbers.
+    shared = {name: tensor for name, tensor in module.state_dict().items() if name.startswith("mechanism.") and name not in own}
+    for name, tensor in shared.items():
+        require(tensor.dtype == dtype, name, tensor, f"dtype {dtype}, as the layer's", "A stack has one dtype: convert it before its layers.")
+    module.to(dtype).load_state_dict({**shared, **own})
+    return module

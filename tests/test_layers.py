@@ -1,0 +1,95 @@
+"""Whole modules: projections around attend(), written out with einsum, and what they refuse."""
+
+import math
+
+import pytest
+import torch
+
+import positionlib as pl
+from positionlib.layers import BertInput, SelfAttention
+
+N, D, H = 5, 6, 2
+RANDOM = torch.Generator().manual_seed(2)
+ENCODER = pl.AttentionGeometry.encoder(N)
+
+
+def random(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=RANDOM, dtype=torch.float64)
+
+
+def by_einsum(m: SelfAttention, x: torch.Tensor, d_head: int, bias: torch.Tensor | float, scale: float) -> torch.Tensor:
+    """W_o Σ_h softmax(q·k · scale + bias) v, every projection cut into [heads, d_head] by hand."""
+    q, k, v = (torch.einsum("bnd,hed->bhne", x, p.weight.reshape(H, d_head, D)) + (0 if p.bias is None else p.bias.reshape(H, 1, d_head))
+               for p in (m.q, m.k, m.v))
+    heads = (torch.einsum("bhie,bhje->bhij", q, k) * scale + bias).softmax(-1) @ v
+    y = torch.einsum("bhne,dhe->bnd", heads, m.o.weight.reshape(D, H, d_head))
+    return y if m.o.bias is None else y + m.o.bias
+
+
+def test_attention_is_its_projections_around_the_heads():
+    t5 = pl.T5Bias(H, 6, 9, bidirectional=True)
+    x = random(3, N, D)
+    plain, wide = SelfAttention(D, H, None).double(), SelfAttention(D, H, t5, d_head=5, bias=False).double()
+    assert torch.allclose(plain(x, ENCODER), by_einsum(plain, x, 3, 0.0, 1 / math.sqrt(3)), atol=1e-12)
+    bias = t5(ENCODER).materialize(ENCODER.query_positions, ENCODER.key_positions, torch.float64)
+    assert torch.allclose(wide(x, ENCODER), by_einsum(wide, x, 5, bias, 1.0), atol=1e-12)
+    assert [name for name, _ in wide.named_parameters()] == ["q.weight", "k.weight", "v.weight", "o.weight", "mechanism.weight"]
+
+
+def test_post_norm_adds_the_input_and_normalises():
+    module, x = SelfAttention(D, H, None, post_norm=0.1).double(), random(2, N, D)
+    y = x + by_einsum(module, x, 3, 0.0, 1 / math.sqrt(3))
+    want = (y - y.mean(-1, keepdim=True)) / (y.var(-1, unbiased=False, keepdim=True) + 0.1).sqrt()
+    assert torch.allclose(module(x, ENCODER), want, atol=1e-12)
+
+
+def test_shared_position_projections_are_the_layers_own():
+    settings = dict(terms=("c2c", "c2p", "p2c"), third_index="released")
+    shared = SelfAttention(D, H, pl.DeBERTa(H, D, 3, projections="shared", **settings)).double()
+    own = SelfAttention(D, H, pl.DeBERTa(H, D, 3, projections="own", **settings)).double()
+    own.load_state_dict(shared.state_dict() | {f"mechanism.pos_{long}_proj.{kind}": getattr(getattr(shared, short), kind)
+                                               for long, short in (("key", "k"), ("query", "q")) for kind in ("weight", "bias")})
+    x = random(2, N, D)
+    assert torch.equal(shared(x, ENCODER), own(x, ENCODER))
+    grads = [torch.autograd.grad(m(x, ENCODER).square().sum(), m.q.weight)[0] for m in (shared, own)]
+    assert not torch.allclose(*grads), "a shared projection also learns from the position terms"
+
+
+def test_berts_input_is_a_sum_and_a_norm():
+    table = pl.LearnedAbsolute(7, 4).double()
+    module = BertInput(9, 2, 4, table, eps=1e-12, padding_id=0).double()
+    ids, types = torch.tensor([[3, 0, 8]]), torch.tensor([[0, 1, 1]])
+    geometry = pl.AttentionGeometry.encoder(3)
+    x = torch.stack([module.words.weight[w] + module.types.weight[t] + table.weight[p] for p, (w, t) in enumerate(zip(ids[0], types[0]))])
+    want = (x - x.mean(-1, keepdim=True)) / x.var(-1, unbiased=False, keepdim=True).sqrt()
+    assert torch.allclose(module(ids, geometry, types)[0], want, atol=1e-9)
+    module(ids, geometry, types).square().sum().backward()
+    assert not module.words.weight.grad[0].any() and module.words.weight.grad[3].any(), "padding learns nothing"
+    assert torch.equal(module(ids, geometry), module(ids, geometry, torch.zeros_like(ids)))
+
+
+INPUT = BertInput(9, 2, 4, pl.LearnedAbsolute(3, 4), eps=1e-12)
+
+
+@pytest.mark.parametrize("call, error, field", [
+    (lambda: SelfAttention(7, 2, None), pl.PositionContractError, "d_model"),
+    (lambda: SelfAttention(6, 0, None), pl.PositionContractError, "heads"),
+    (lambda: SelfAttention(6, 2, None, d_head=0), pl.PositionContractError, "d_head"),
+    (lambda: SelfAttention(6, 2, None)([[[0.0]]], ENCODER), pl.PositionContractError, "x"),
+    (lambda: SelfAttention(6, 2, None)(torch.zeros(5, 6), ENCODER), pl.PositionContractError, "x"),
+    (lambda: SelfAttention(6, 2, None)(torch.zeros(1, 5, 4), ENCODER), pl.PositionContractError, "x"),
+    (lambda: SelfAttention(6, 2, None)(torch.zeros(1, 4, 6), ENCODER), pl.PositionContractError, "query_positions"),
+    (lambda: BertInput(0, 2, 4, None, eps=1e-12), pl.PositionContractError, "words"),
+    (lambda: INPUT(torch.tensor([1, 2]), ENCODER), pl.PositionContractError, "ids"),
+    (lambda: INPUT(torch.tensor([[1.0]]), ENCODER), pl.PositionContractError, "ids"),
+    (lambda: INPUT(torch.tensor([[1, 2]]), pl.AttentionGeometry.encoder(2), torch.tensor([[0]])), pl.PositionContractError, "token_types"),
+    (lambda: INPUT(torch.tensor([[1, 9]]), pl.AttentionGeometry.encoder(2)), pl.PositionRangeError, "ids"),
+    (lambda: INPUT(torch.tensor([[1, -1]]), pl.AttentionGeometry.encoder(2)), pl.PositionRangeError, "ids"),
+    (lambda: INPUT(torch.tensor([[1, 2]]), pl.AttentionGeometry.encoder(2), torch.tensor([[0, 2]])), pl.PositionRangeError, "token_types"),
+    (lambda: INPUT(torch.tensor([[1, 2, 3, 4]]), pl.AttentionGeometry.encoder(4)), pl.PositionRangeError, "position"),
+    (lambda: INPUT(torch.tensor([[1, 2]]), pl.AttentionGeometry.encoder(3)), pl.PositionContractError, "x"),
+])
+def test_what_does_not_fit_is_refused(call, error, field):
+    with pytest.raises(error) as caught:
+        call()
+    assert caught.value.field == field
