@@ -2,7 +2,18 @@
 
 The eager path is the specification: it expands everything, computes in at least float32 and rounds once at the end. Rows that
 see no key give exactly zero and finite gradients. A query, key or value that is not finite makes the rows that see it NaN, and no
-other; a fused kernel keeps that promise for the keys that ``key_active`` hides, which it never loads.
+other; the fused kernel keeps that promise for the keys that ``key_active`` hides, which it never loads.
+
+==========  ======================================================================================================================
+backend     what it is
+==========  ======================================================================================================================
+eager       the reference, on any device
+sdpa        CPU: torch's own attention, for runs of consecutive positions and a term of at most one number an offset
+blocked     CPU: any call, in blocks of queries; nothing of size Q·K stays alive, forward or backward
+triton      CUDA: the fused kernel, for the calls it admits
+==========  ======================================================================================================================
+
+All but eager give first derivatives only, where they give any.
 """
 
 from __future__ import annotations
@@ -16,14 +27,15 @@ from torch import Tensor
 
 from positionlib.errors import UnsupportedPositionContract, require, require_choice
 from positionlib.geometry import AttentionGeometry
+from positionlib.runtime import cpu
 from positionlib.terms import Decomposition, QKTransform, Relation, ScoreBias, StateRows, Term, VisibilityOnly, require_heads
 
-BACKENDS = ("auto", "eager", "triton")
+BACKENDS = ("auto", "eager", "sdpa", "blocked", "triton")
 
 
 @dataclass(frozen=True, eq=False)
 class AttendTrace:
-    """What attend() did. The eager path fills the tensors; a fused backend leaves them None, since it never builds them."""
+    """What attend() did. The eager path fills the tensors; every other backend leaves them None, since it never builds them."""
 
     backend: str
     reason: str
@@ -43,16 +55,17 @@ def attend(q: Float[Tensor, "B H Q D"], k: Float[Tensor, "B Hkv K D"], v: Float[
     ----------
     term : what a mechanism returned for this geometry, or None for content alone.
     scale : factor of q·k; default the term's own, else 1/√D.
-    backend : "eager", "triton" or "auto". Auto takes the fused kernel for CUDA tensors that it admits, and the eager reference
-        otherwise; the trace names the choice and its reason. A named backend is used or refused, never replaced.
-    return_trace : also return an :class:`AttendTrace`.
+    backend : one of ``BACKENDS``; a named one is used or refused, never replaced. Auto takes the fused kernel for CUDA tensors that it
+        admits; on a CPU sdpa, else blocked, but the reference for a small call, under a transform or compiler, and for a trace.
+    return_trace : also return an :class:`AttendTrace`, which names the backend and the reason. Auto on a CPU then takes the reference,
+        whose tensors a trace is for, and the reason says what it takes without a trace.
 
     Raises
     ------
     PositionContractError
         shapes, heads or batch that do not belong together, state rows handed to attention.
     UnsupportedPositionContract
-        ``backend="triton"`` for a call that the kernel does not admit.
+        a named backend for a call that it does not admit; ``missing`` says why.
     """
     require_choice("backend", backend, BACKENDS)
     _check_call(q, k, v, term, geometry)
@@ -60,15 +73,9 @@ def attend(q: Float[Tensor, "B H Q D"], k: Float[Tensor, "B Hkv K D"], v: Float[
         scale = term.score_scale if term is not None and term.score_scale is not None else 1.0 / math.sqrt(q.shape[-1])
     require(isinstance(scale, (int, float)) and not isinstance(scale, bool) and math.isfinite(scale), "scale", scale, "a finite number",
             "Leave it out for the term's own scale.")
-    chosen, reason = _choose(q, k, v, term, geometry, backend)
-    if chosen == "triton":
-        from positionlib.runtime.fused import fused_attend
-
-        out, trace = fused_attend(q, k, v, term, geometry, scale), AttendTrace(chosen, reason, scale)
-    else:
-        # Autocast would run the reference's products in half precision.
-        with torch.autocast("cpu" if q.is_meta else q.device.type, enabled=False):
-            out, trace = _eager(q, k, v, term, geometry, scale, reason)
+    # Autocast would run products in half precision.
+    with torch.autocast("cpu" if q.is_meta else q.device.type, enabled=False):
+        out, trace = _run(q, k, v, term, geometry, scale, backend, return_trace)
     return (out, trace) if return_trace else out
 
 
@@ -178,18 +185,45 @@ def _check_call(q, k, v, term, geometry) -> None:
                     f"width {width}, for all heads or for each of {q.shape[1]}", "Give one row a class, as wide as the heads.")
 
 
-def _choose(q, k, v, term, geometry, backend) -> tuple[str, str]:
+def _run(q, k, v, term, geometry, scale, backend, return_trace) -> tuple[Tensor, AttendTrace]:
     if backend == "eager":
-        return "eager", "asked for"
-    if backend == "auto" and q.device.type != "cuda":
-        return "eager", f"auto on {q.device.type}: the fused kernel is chosen on CUDA only"
-    from positionlib.runtime.fused import refusal
+        return _eager(q, k, v, term, geometry, scale, "asked for")
+    if backend == "triton" or backend == "auto" and q.device.type == "cuda":
+        return _run_fused(q, k, v, term, geometry, scale, backend)
+    why_not = cpu.refusal(q, k, v)
+    if why_not is None and backend == "auto" and cpu.small(q, k):
+        why_not = "a small call"
+    if why_not is None:
+        compute = torch.promote_types(q.dtype, torch.float32)
+        call = cpu.CpuCall.prepare(q.to(compute), _per_query_head(k, q).to(compute), _per_query_head(v, q).to(compute), term, geometry, scale)
+        chosen, reason, no_sdpa = backend, "asked for", call.sdpa_refusal()
+        if backend == "sdpa":
+            why_not = no_sdpa
+        elif backend == "auto":
+            chosen, reason = ("sdpa", "auto: runs of consecutive positions") if no_sdpa is None else ("blocked", f"auto: sdpa refused: {no_sdpa}")
+            if return_trace:
+                why_not = f"a trace is what only eager fills; without one {chosen}, {reason}"
+    if why_not is not None:
+        if backend == "auto":
+            return _eager(q, k, v, term, geometry, scale, f"auto on {q.device.type}: {why_not}")
+        raise UnsupportedPositionContract("backend", backend, "a call that it admits", f"{why_not}. Use backend='eager'.", frozenset({why_not}))
+
+    def reference(batch: slice, start: int, stop: int) -> Tensor:
+        part = geometry.slice_batch(batch.start, batch.stop).slice_queries(start, stop)
+        rows = None if term is None else term.slice_queries(start, stop)
+        return _eager(q[batch, :, start:stop], k[batch], v[batch], rows, part, scale, reason)[0]
+
+    return call.attend(sdpa=chosen == "sdpa", reference=reference).to(q.dtype), AttendTrace(chosen, reason, scale)
+
+
+def _run_fused(q, k, v, term, geometry, scale, backend) -> tuple[Tensor, AttendTrace]:
+    from positionlib.runtime.fused import fused_attend, refusal
 
     why_not = refusal(q, k, v, term, geometry)
     if why_not is None:
-        return "triton", "asked for" if backend == "triton" else "auto: admitted"
+        reason = "asked for" if backend == "triton" else "auto: admitted"
+        return fused_attend(q, k, v, term, geometry, scale), AttendTrace("triton", reason, scale)
     if backend == "triton":
         raise UnsupportedPositionContract("backend", "triton", "a call the fused kernel admits", f"{why_not}. Use backend='eager'.",
                                           frozenset({why_not}))
-    return "eager", f"auto: the fused kernel refused: {why_not}"
-
+    return _eager(q, k, v, term, geometry, scale, f"auto: the fused kernel refused: {why_not}")

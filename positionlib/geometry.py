@@ -142,6 +142,11 @@ class AttentionGeometry:
                        query_segments=None if self.query_segments is None else self.query_segments[..., rows],
                        allowed=None if self.allowed is None else self.allowed[..., rows, :])
 
+    def slice_batch(self, start: int, stop: int) -> AttentionGeometry:
+        """Batch rows start..stop-1. What has no batch axis is everyone's."""
+        return replace(self, **{f.name: value[start:stop] for f in fields(self) if isinstance(value := getattr(self, f.name), Tensor)
+                                and value.ndim == 2 + (f.name == "allowed")})
+
     @classmethod
     def encoder(cls, length: int, *, device: torch.device | str | None = None, **rules) -> AttentionGeometry:
         """Bidirectional self-attention over positions 0..length-1."""

@@ -44,10 +44,35 @@ class ClassRule(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
+class ByOffset:
+    """A term that depends on a pair's offset alone, written out for a line of W offsets: what a backend needs on runs of positions.
+
+    With t the place of the pair's offset on the line,
+    s_ij = scale · ((q_i + content_bias)·k_j + q_i·query_rows[t] + k_j·key_rows[t]) + bias[t],   z_i = Σ_j p_ij (v_j + value_rows[t]).
+    None adds nothing; ``content`` False leaves out (q_i + content_bias)·k_j. Rows without H are shared by the heads.
+    """
+
+    bias: Float[Tensor, "H W"] | None = None
+    query_rows: Float[Tensor, "*H W D"] | None = None
+    key_rows: Float[Tensor, "*H W D"] | None = None
+    value_rows: Float[Tensor, "*H W Dv"] | None = None
+    content_bias: Float[Tensor, "H D"] | None = None
+    content: bool = True
+
+
+@dataclass(frozen=True, eq=False)
 class Term:
     """A description of what changes. ``score_scale`` multiplies q·k; None means 1/√d_head."""
 
     score_scale: float | None = None
+
+    def by_offset(self, offsets: Int[Tensor, "W"], scale: float, dtype: torch.dtype) -> ByOffset | None:
+        """The term on a line of key-minus-query offsets, in ``dtype``; None where more than the offset decides."""
+        return None
+
+    def slice_queries(self, start: int, stop: int) -> Term:
+        """The term of query rows start..stop-1; a term that stores something for each pair returns that part of it."""
+        return self
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -102,6 +127,11 @@ class ScoreBias(Term):
         """The exact bias, [1, H, Q, K] when the positions are shared by the batch, else [B, H, Q, K]."""
         raise NotImplementedError
 
+    def _line(self, offsets: Tensor, scale: float, dtype: torch.dtype) -> ByOffset:
+        """The bias that a query at 0 has for keys at ``offsets``."""
+        bias = self.materialize(offsets.new_zeros(1), offsets, dtype)[0, :, 0]
+        return ByOffset(bias=bias * scale if self.inside_scale else bias)
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ClassBias(ScoreBias):
@@ -124,6 +154,9 @@ class ClassBias(ScoreBias):
         classes = self.rule.classes(_offsets(query_positions, key_positions, self.sign))
         bias = self.table.to(dtype)[classes]  # [*B, Q, K, H]
         return _batched(bias.movedim(-1, -3))
+
+    def by_offset(self, offsets, scale, dtype):
+        return self._line(offsets, scale, dtype)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -164,6 +197,10 @@ class SlopeBias(ScoreBias):
             distance = (key_positions - last)[..., None, :].expand(*key_positions.shape[:-1], query_positions.shape[-1], -1)
         return _batched(self.slopes.to(cast)[:, None, None] * distance[..., None, :, :].to(cast)).to(dtype)
 
+    def by_offset(self, offsets, scale, dtype):
+        # m·j is m·(j−i) and one number a query, which the softmax removes; a product that was rounded first does not split so.
+        return None if self.rounded is not None and self.form.startswith("key") else self._line(offsets, scale, dtype)
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Relation(Term):
@@ -190,6 +227,11 @@ class Relation(Term):
     def classes(self, query_positions: Int[Tensor, "*B Q"], key_positions: Int[Tensor, "*B K"]) -> Int[Tensor, "*B Q K"]:
         """Class id of every pair."""
         return self.rule.classes(_offsets(query_positions, key_positions, self.sign))
+
+    def by_offset(self, offsets, scale, dtype):
+        classes = self.classes(offsets.new_zeros(1), offsets)[0]
+        keys, values = (None if t is None else t.to(dtype).index_select(-2, classes) for t in (self.key_table, self.value_table))
+        return ByOffset(query_rows=keys, value_rows=values)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -254,12 +296,18 @@ class QKTransform(Term):
             out = torch.cat((a * cos - b * sin, a * sin + b * cos), -1)
         return torch.cat((out.to(x.dtype), rest), -1)
 
+    def by_offset(self, offsets, scale, dtype):
+        return ByOffset()  # of rotated queries and keys
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class VisibilityOnly(Term):
     """No coordinate anywhere: order can come only from which keys a row may read."""
 
     requires: str = "causal"
+
+    def by_offset(self, offsets, scale, dtype):
+        return ByOffset()
 
 
 def _offsets(query_positions: Tensor, key_positions: Tensor, sign: str) -> Tensor:

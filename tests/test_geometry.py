@@ -71,6 +71,13 @@ def test_a_query_slice_keeps_positions_and_rules():
     assert torch.equal(g.slice_queries(2, 5).visible, g.visible[2:5]) and g.slice_queries(2, 5).query_positions.tolist() == [2, 3, 4]
 
 
+def test_a_batch_slice_takes_what_has_a_batch_axis():
+    active, allowed = torch.tensor([[1, 1, 1], [0, 1, 1], [1, 0, 1]]).bool(), torch.rand(3, 3, 3) > 0.5
+    for g in (AttentionGeometry.causal_self(3, key_active=active, allowed=allowed), AttentionGeometry.causal_self(3, key_active=active, allowed=allowed[0])):
+        part = g.slice_batch(1, 2)
+        assert part.batch == 1 and part.query_positions.tolist() == [0, 1, 2] and torch.equal(part.visible, g.visible[1:2])
+
+
 @pytest.mark.parametrize("fields, name", [
     (dict(query_positions=torch.tensor([0, -1])), "query_positions"), (dict(key_positions=torch.tensor([0.0, 1.0])), "key_positions"),
     (dict(key_positions=torch.tensor([True, False])), "key_positions"), (dict(query_positions=torch.tensor([0, 2**62 + 1])), "query_positions"),

@@ -32,7 +32,7 @@ from positionlib.attention import pick
 from positionlib.errors import require, require_choice, require_count
 from positionlib.geometry import AttentionGeometry
 from positionlib.rules import integers
-from positionlib.terms import Decomposition, StateRows
+from positionlib.terms import ByOffset, Decomposition, StateRows
 
 TERMS = ("c2c", "c2p", "p2c")
 THIRD_INDICES = ("paper", "released")
@@ -175,6 +175,12 @@ class DisentangledScores(Decomposition):
 
     def scores(self, q, k, query_positions, key_positions, scale):
         return torch.stack(tuple(self.parts(q, k, query_positions, key_positions, scale).values())).sum(0)
+
+    def by_offset(self, offsets, scale, dtype):
+        index = self.indices(offsets.new_zeros(1), offsets)
+        rows = {name: None if table is None else table.to(dtype).index_select(1, index[term][0])
+                for name, term, table in (("query_rows", "c2p", self.pos_key), ("key_rows", "p2c", self.pos_query))}
+        return ByOffset(**rows, content=self.content)
 
 
 class DeBERTa(nn.Module):

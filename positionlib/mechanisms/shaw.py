@@ -19,7 +19,7 @@ The released relatives (BERT's relative_key, the Music Transformer) are in :mod:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float, Int
@@ -108,6 +108,12 @@ class EdgeRelation(Relation):
 
     def classes(self, query_positions, key_positions):
         return self.edge_types
+
+    def by_offset(self, offsets, scale, dtype):
+        return None
+
+    def slice_queries(self, start, stop):
+        return replace(self, edge_types=self.edge_types[..., start:stop, :])
 
 
 class EdgeRelative(RelationTables):

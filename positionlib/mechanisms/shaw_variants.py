@@ -31,7 +31,7 @@ from positionlib.errors import require, require_choice, require_count
 from positionlib.geometry import AttentionGeometry
 from positionlib.mechanisms.shaw import RelationTables, compact_key_scores, require_rows
 from positionlib.rules import integers
-from positionlib.terms import Decomposition, Relation, Term
+from positionlib.terms import ByOffset, Decomposition, Relation, Term
 
 BERT_VARIANTS = ("relative_key", "relative_key_query")
 
@@ -90,6 +90,10 @@ class QueryKeyRelation(Decomposition):
         from_query = compact_key_scores(q, table, classes)
         from_key = compact_key_scores(k, table, classes.mT).mT
         return (q @ k.mT + from_query + from_key) * scale
+
+    def by_offset(self, offsets, scale, dtype):
+        rows = self.table.to(dtype).index_select(0, self.rule.classes(-offsets))
+        return ByOffset(query_rows=rows, key_rows=rows)
 
 
 class BertRelative(nn.Module):

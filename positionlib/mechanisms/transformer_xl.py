@@ -29,7 +29,7 @@ from positionlib.attention import pick
 from positionlib.errors import PositionRangeError, require, require_choice, require_count
 from positionlib.geometry import AttentionGeometry
 from positionlib.rules import frequency_ladder
-from positionlib.terms import Decomposition
+from positionlib.terms import ByOffset, Decomposition
 
 BEYOND = ("nan", "zero", "leftovers")
 MEMORY_LAYOUTS = ("time_first", "batch_first")
@@ -71,6 +71,12 @@ class TransformerXLScores(Decomposition):
         ac = (q + self.content_bias[:, None].to(q.dtype)) @ k.mT
         bd = pick(self.compact(q, distances), column)
         return (ac + bd) * scale
+
+    def by_offset(self, offsets, scale, dtype):
+        distances, column = self._distances(offsets.new_zeros(1), offsets)
+        rows = self.relative_keys(distances).to(dtype).index_select(1, column[0])
+        bias = scale * (rows @ self.position_bias.to(dtype)[:, :, None])[..., 0]  # v · r
+        return ByOffset(query_rows=rows, bias=bias, content_bias=self.content_bias.to(dtype))
 
     def _distances(self, query_positions: Tensor, key_positions: Tensor) -> tuple[Tensor, Tensor]:
         """The distances that occur, and the column of each pair among them."""

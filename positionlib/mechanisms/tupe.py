@@ -20,7 +20,7 @@ Contract
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -65,6 +65,9 @@ class UntiedScores(Decomposition):
             require(same, name, asked, "the positions that the term was made for", "Call the module with this geometry.")
         require(self.bias.shape[1] == q.shape[1], "bias", self.bias, f"{q.shape[1]} heads, as q", "Build the module for the model's heads.")
         return (q @ k.mT) * scale + self.bias.to(q.dtype)
+
+    def slice_queries(self, start, stop):
+        return replace(self, bias=self.bias[:, :, start:stop], query_positions=self.query_positions[..., start:stop])
 
 
 class TUPE(nn.Module):
