@@ -1,6 +1,6 @@
 """Prove the project: run every step, go on after a failure, and say at the end what was seen.
 
-The exit status is 0 only if every step's was. `--all` adds the slow tests and the mutation run.
+The exit status is 0 only if every step's was. `--all` adds the slow tests, more examples of the properties, and the mutation run.
 """
 import argparse
 import os
@@ -43,6 +43,7 @@ STEPS = [
 ]
 MORE = [
     Step("slow tests", pytest("-m", "slow", "-n", "2", "--dist", "loadfile"), limit=3600),
+    Step("properties, ten times the examples", pytest("--hypothesis-profile=thorough", "-n", "2", "tests/properties"), limit=1800),
     Step("mutation run", [PYTHON, "-m", "tests.mutations"], limit=3600),
 ]
 
@@ -83,7 +84,7 @@ def counts(status: int, said: str) -> dict[str, int]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--all", action="store_true", help="also the slow tests and the mutation run")
+    parser.add_argument("--all", action="store_true", help="also the slow tests, more examples and the mutation run")
     steps = STEPS + (MORE if parser.parse_args().all else [])
 
     if not any(map(shutil.which, BROWSERS)):

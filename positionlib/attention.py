@@ -22,13 +22,16 @@ import math
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from positionlib.errors import UnsupportedPositionContract, require, require_choice
+from positionlib.contract import checked, is_finite_number
+from positionlib.errors import UnsupportedPositionContract, require, require_choice, require_count
 from positionlib.geometry import AttentionGeometry
+from positionlib.rotation import QKTransform
+from positionlib.rules import require_ids
 from positionlib.runtime import cpu
-from positionlib.terms import Decomposition, QKTransform, Relation, ScoreBias, StateRows, Term, VisibilityOnly, require_heads
+from positionlib.terms import Decomposition, Relation, ScoreBias, StateRows, Term, VisibilityOnly, require_heads
 
 BACKENDS = ("auto", "eager", "sdpa", "blocked", "triton")
 
@@ -68,22 +71,20 @@ def attend(q: Float[Tensor, "B H Q D"], k: Float[Tensor, "B Hkv K D"], v: Float[
         a named backend for a call that it does not admit; ``missing`` says why.
     """
     require_choice("backend", backend, BACKENDS)
+    require(isinstance(return_trace, bool), "return_trace", return_trace, "True or False", "A trace is asked for or not.")
     _check_call(q, k, v, term, geometry)
     if scale is None:
         scale = term.score_scale if term is not None and term.score_scale is not None else 1.0 / math.sqrt(q.shape[-1])
-    require(isinstance(scale, (int, float)) and not isinstance(scale, bool) and math.isfinite(scale), "scale", scale, "a finite number",
-            "Leave it out for the term's own scale.")
+    require(is_finite_number(scale), "scale", scale, "a finite number", "Leave it out for the term's own scale.")
     # Autocast would run products in half precision.
     with torch.autocast("cpu" if q.is_meta else q.device.type, enabled=False):
-        out, trace = _run(q, k, v, term, geometry, scale, backend, return_trace)
+        out, trace = _run(q, k, v, term, geometry, float(scale), backend, return_trace)
     return (out, trace) if return_trace else out
 
 
+@checked
 def masked_softmax(scores: Float[Tensor, "*B Q K"], visible: Bool[Tensor, "*B Q K"]) -> Float[Tensor, "*B Q K"]:
     """Softmax over the visible keys; a row with none gets zeros. A hidden score has no influence, not even as NaN or infinity."""
-    require(isinstance(visible, Tensor) and visible.dtype == torch.bool, "visible", visible, "a boolean tensor, True = may attend",
-            "State the polarity and compare, as in mask == 1.")
-    require(scores.dtype.is_floating_point, "scores", scores, "floating point", "Cast the scores.")
     # 70,000 equal weights already overflow a float16 sum.
     wide = scores.to(torch.promote_types(scores.dtype, torch.float32)).masked_fill(~visible, -math.inf)
     if scores.shape[-1] == 0:
@@ -135,17 +136,28 @@ def _scores(q, k, term, positions, scale):
     return content * scale, None, None
 
 
-def pick(by_class: Float[Tensor, "B H Q C"], classes: Tensor) -> Float[Tensor, "B H Q K"]:
+@checked
+def pick(by_class: Float[Tensor, "B H Q C"], classes: Int[Tensor, "*B Q K"]) -> Float[Tensor, "B H Q K"]:
     """Each pair's entry of its query's row of class scores; ``classes`` is [Q, K] or [B, Q, K]."""
+    _check_classes(classes, by_class.shape[:3], by_class.shape[-1])
     classes = classes[:, None] if classes.ndim == 3 else classes[None, None]
     return by_class.gather(-1, classes.expand(*by_class.shape[:2], -1, -1))
 
 
-def class_mass(probabilities: Float[Tensor, "B H Q K"], classes: Tensor, num_classes: int) -> Float[Tensor, "B H Q C"]:
+@checked
+def class_mass(probabilities: Float[Tensor, "B H Q K"], classes: Int[Tensor, "*B Q K"], num_classes: int) -> Float[Tensor, "B H Q C"]:
     """Probability that falls on each class, so that Σ_j α_ij a_ij becomes one product with the table."""
+    _check_classes(classes, probabilities.shape[:3], require_count("num_classes", num_classes))
     classes = classes[:, None] if classes.ndim == 3 else classes[None, None]
     mass = probabilities.new_zeros(*probabilities.shape[:-1], num_classes)
     return mass.scatter_add(-1, classes.expand_as(probabilities), probabilities)
+
+
+def _check_classes(classes: Tensor, shape: torch.Size, num_classes: int) -> None:
+    require(classes.ndim == 2 or classes.ndim == 3 and classes.shape[0] in (1, shape[0]), "classes", classes, f"[Q, K], or [{shape[0]}, Q, K]",
+            "Class ids are shared by the heads.")
+    if not classes.is_cuda:  # a GPU looks for itself, and would have to be waited for here
+        require_ids("classes", classes, num_classes)
 
 
 def _per_query_head(x: Float[Tensor, "B Hkv K D"], q: Float[Tensor, "B H Q D"]) -> Float[Tensor, "B H K D"]:
@@ -156,7 +168,8 @@ def _per_query_head(x: Float[Tensor, "B Hkv K D"], q: Float[Tensor, "B H Q D"]) 
 def _check_call(q, k, v, term, geometry) -> None:
     require(isinstance(geometry, AttentionGeometry), "geometry", geometry, "an AttentionGeometry", "Build it with call.geometry().")
     for name, t in (("q", q), ("k", k), ("v", v)):
-        require(isinstance(t, Tensor) and t.ndim == 4, name, t, "shape [B, H, N, D]", "Split the heads before attending.")
+        dense = isinstance(t, Tensor) and t.ndim == 4 and t.layout == torch.strided
+        require(dense, name, t, "a dense tensor of shape [B, H, N, D]", "Split the heads before attending.")
         require(t.dtype.is_floating_point and t.dtype == q.dtype, name, t, f"floating point, as q: {q.dtype}", "Cast q, k and v alike.")
         require(t.shape[0] == q.shape[0] and t.device == q.device, name, t, f"q's batch {q.shape[0]} and device {q.device}", "Move or match it.")
     require(k.shape[-1] == q.shape[-1] > 0, "k", k, f"width {q.shape[-1]}, as q", "q and k share d_head.")
@@ -172,9 +185,9 @@ def _check_call(q, k, v, term, geometry) -> None:
     require(isinstance(term, Term), "term", type(term).__name__, "a Term, from mechanism(geometry)", "Call the mechanism first.")
     require(not isinstance(term, StateRows), "term", type(term).__name__, "a term of attention",
             "State rows enter before the projections: x = term.add_to(x), then attend with term=None.")
+    require(term.admits(geometry.is_causal), "geometry.causal", geometry.causal, f"a {term.requires} geometry, for which this term was made",
+            "Call the mechanism with the geometry of this very call: without its mask it means something else, or nothing.")
     if isinstance(term, VisibilityOnly):
-        require(geometry.causal, "geometry.causal", geometry.causal, "True for a model without positions",
-                "Without a causal mask nothing tells such a model the order: make the geometry causal.")
         return
     geometry.require_shared_frame(type(term).__name__)
     if isinstance(term, ScoreBias):

@@ -69,7 +69,7 @@ def token_mask(mask: Any, side: str | None, polarity: str) -> list[list[bool]]:
     """A token mask [B, S] as booleans, True = token; its padding side is checked when asserted."""
     rectangle = "a rectangle [B, S] of booleans or of integers 0 and 1, with B and S of at least 1"
     try:
-        tensor = torch.as_tensor(mask)
+        tensor = torch.as_tensor(mask, device="cpu")  # also where a model is built on the meta device
     except (TypeError, ValueError, RuntimeError):
         raise PositionContractError("mask", mask, rectangle, "Pad the rows to one length; give 1 for tokens and 0 for padding.") from None
     require(tensor.ndim == 2 and tensor.numel() > 0, "mask", mask, rectangle, "Wrap a single sequence in a list.")

@@ -49,13 +49,19 @@ def require(condition: bool, field: str, value: object, expected: str, remedy: s
         raise PositionContractError(field, value, expected, remedy)
 
 
+def whole_number(value: object) -> int | None:
+    """``value`` as an int, or None when it is not one: a boolean, a float, or what no int64 holds."""
+    try:
+        # bool is an int, and so is the dtype of a one-element boolean tensor; a tensor on meta has no value.
+        whole = None if isinstance(value, bool) or str(getattr(value, "dtype", "")).endswith("bool") else operator.index(value)
+    except (TypeError, RuntimeError):
+        return None
+    return None if whole is None or not -(2**63) <= whole < 2**63 else whole
+
+
 def require_count(field: str, value: object, minimum: int = 1) -> int:
     """Return ``value`` when it is an integer of at least ``minimum`` (booleans are not counts)."""
-    try:
-        # bool is an int, and so is the dtype of a one-element boolean tensor.
-        whole = None if isinstance(value, bool) or str(getattr(value, "dtype", "")).endswith("bool") else operator.index(value)
-    except TypeError:
-        whole = None
+    whole = whole_number(value)
     if whole is None or whole < minimum:
         raise PositionContractError(field, value, f"an integer of at least {minimum}", f"Pass {field} as a whole number.")
     return whole
@@ -63,7 +69,7 @@ def require_count(field: str, value: object, minimum: int = 1) -> int:
 
 def require_choice(field: str, value: object, choices: tuple[str, ...]) -> str:
     """Return ``value`` when it is one of the named conventions."""
-    if value not in choices:
+    if not (isinstance(value, str) and value in choices):  # a tensor would compare entry by entry
         raise PositionContractError(field, value, "one of " + ", ".join(choices), f"Name the {field} explicitly.")
     return value
 
@@ -73,5 +79,8 @@ def _short(value: object) -> str:
     shape = getattr(value, "shape", None)
     if shape is not None and getattr(value, "ndim", 0) > 0:
         return f"{type(value).__name__} of shape {tuple(shape)} and dtype {getattr(value, 'dtype', None)}"
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:  # thousands of digits have no text in Python
+        text = f"{type(value).__name__} too long to print"
     return text if len(text) <= 120 else text[:117] + "..."

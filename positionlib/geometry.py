@@ -13,16 +13,20 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from positionlib.contract import checked
 from positionlib.errors import FrameMismatchError, PositionContractError, require, require_choice, require_count
 from positionlib.rules import check_sign, integers, readable
 
 MODES = ("encoder", "causal", "cross", "segment-memory")
+TENSORS = ("query_positions", "key_positions", "key_active", "query_segments", "key_segments", "allowed")
 LARGEST_POSITION = 2**62  # so that the difference of two positions still fits an int64
 
 
 @dataclass(frozen=True, eq=False)
 class AttentionGeometry:
     """Coordinates and visibility of one call. Shapes without B are shared by the whole batch.
+
+    The host reads the range of the positions, which ``torch.func.vmap`` over them cannot: give a batch as [B, N].
 
     Attributes
     ----------
@@ -33,7 +37,8 @@ class AttentionGeometry:
     query_segments, key_segments : int64, both or neither; rows interact only within equal ids.
     allowed : bool [Q, K] or [B, Q, K], any further visibility.
     query_frame, key_frame : names of the coordinate frames; offsets exist only within one frame.
-    mode : encoder, causal, cross or segment-memory.
+    mode : encoder, causal, cross or segment-memory; left out, it follows from ``causal``. With ``causal=False``, "causal" says that
+        ``allowed`` hides the future, as where padding repeats a position and the rule would compare rows that have no order.
     scheme_id : the checkpoint's name for its position scheme; part of every cache identity.
 
     Raises
@@ -51,14 +56,19 @@ class AttentionGeometry:
     allowed: Bool[Tensor, "*B Q K"] | None = None
     query_frame: str = "sequence"
     key_frame: str = "sequence"
-    mode: str = "encoder"
+    mode: str | None = None
     scheme_id: str = "unnamed"
 
     def __post_init__(self) -> None:
+        if self.mode is None:
+            object.__setattr__(self, "mode", "causal" if self.causal is True else "encoder")
         require_choice("mode", self.mode, MODES)
         for name in ("query_positions", "key_positions"):
             object.__setattr__(self, name, _positions(name, getattr(self, name)))
         require(isinstance(self.causal, bool), "causal", self.causal, "True or False", "Causality is a rule, not a tensor.")
+        carried = self.causal or self.allowed is not None
+        require(not (self.mode == "encoder" and self.causal or self.mode == "causal" and not carried), "mode", self.mode,
+                f"a mode for causal={self.causal}", "Leave it out: it follows from causal. Only an allowed matrix can be causal in place of the rule.")
         q, k = self.query_length, self.key_length
         self._check("key_active", torch.bool, (k,))
         for name, length in (("query_segments", q), ("key_segments", k)):
@@ -68,6 +78,8 @@ class AttentionGeometry:
         require((self.query_segments is None) == (self.key_segments is None), "key_segments", self.key_segments,
                 "segments on both sides or on neither", "Give query_segments and key_segments together.")
         self._check("allowed", torch.bool, (q, k))
+        for name, t in ((name, getattr(self, name)) for name in TENSORS):
+            require(t is None or t.device == self.device, name, t, f"device {self.device}, as query_positions", "Build all tensors of a call on one device.")
         sizes = {t.shape[0] for t, rank in self._tensors() if t.ndim == rank + 1}
         require(len(sizes) <= 1, "batch", sorted(sizes), "one batch size", "Batched fields must agree on their first axis.")
         if self.causal and self.query_frame != self.key_frame:
@@ -77,17 +89,15 @@ class AttentionGeometry:
         t = getattr(self, name)
         if t is None:
             return
-        require(isinstance(t, Tensor) and t.dtype == dtype, name, t, f"a tensor of dtype {dtype}",
+        require(isinstance(t, Tensor) and t.dtype == dtype and t.layout == torch.strided, name, t, f"a dense tensor of dtype {dtype}",
                 "State the polarity and compare: mask == 1 (True = may attend)." if dtype == torch.bool else "Use int64 ids.")
         require(t.shape[-len(tail):] == tail and t.ndim in (len(tail), len(tail) + 1), name, t,
                 f"a last shape of {tail}, with or without a batch axis", "Match the lengths of the positions.")
 
     def _tensors(self):
-        for name in ("query_positions", "key_positions", "key_active", "query_segments", "key_segments"):
+        for name in TENSORS:
             if getattr(self, name) is not None:
-                yield getattr(self, name), 1
-        if self.allowed is not None:
-            yield self.allowed, 2
+                yield getattr(self, name), 2 if name == "allowed" else 1
 
     @property
     def query_length(self) -> int:
@@ -101,6 +111,11 @@ class AttentionGeometry:
     def batch(self) -> int | None:
         """B, or None when every field is shared by the batch."""
         return next((t.shape[0] for t, rank in self._tensors() if t.ndim == rank + 1), None)
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether no row reads the future: by the rule, or by ``allowed`` where the mode says so."""
+        return self.causal or self.mode == "causal"
 
     @property
     def device(self) -> torch.device:
@@ -130,13 +145,16 @@ class AttentionGeometry:
         offset = self.key_positions[..., None, :] - self.query_positions[..., :, None]
         return offset if sign == "key_minus_query" else -offset
 
+    @checked
     def to(self, device: torch.device | str) -> AttentionGeometry:
         """The same geometry on another device."""
         moved = {f.name: getattr(self, f.name) for f in fields(self)}
         return replace(self, **{n: v.to(device) for n, v in moved.items() if isinstance(v, Tensor)})
 
+    @checked
     def slice_queries(self, start: int, stop: int) -> AttentionGeometry:
         """The same keys read by query rows start..stop-1: what a chunk of a prefill sees."""
+        require(0 <= start <= stop <= self.query_length, "start", (start, stop), f"0 <= start <= stop <= {self.query_length}", "Name rows that exist.")
         rows = slice(start, stop)
         return replace(self, query_positions=self.query_positions[..., rows],
                        query_segments=None if self.query_segments is None else self.query_segments[..., rows],
@@ -148,12 +166,14 @@ class AttentionGeometry:
                                 and value.ndim == 2 + (f.name == "allowed")})
 
     @classmethod
+    @checked
     def encoder(cls, length: int, *, device: torch.device | str | None = None, **rules) -> AttentionGeometry:
         """Bidirectional self-attention over positions 0..length-1."""
         positions = torch.arange(require_count("length", length, 0), device=device)
         return cls(positions, positions, **{"mode": "encoder", **rules})
 
     @classmethod
+    @checked
     def causal_self(cls, length: int, *, start: int = 0, device: torch.device | str | None = None, **rules) -> AttentionGeometry:
         """Causal self-attention over positions start..start+length-1."""
         require_count("start", start, 0)
@@ -161,6 +181,7 @@ class AttentionGeometry:
         return cls(positions, positions, **{"causal": True, "mode": "causal", **rules})
 
     @classmethod
+    @checked
     def decode(cls, committed_length: int, new_tokens: int = 1, *, device: torch.device | str | None = None, **rules) -> AttentionGeometry:
         """``new_tokens`` queries that continue a cache: queries at committed_length.., keys at 0..committed_length+new_tokens-1."""
         require_count("committed_length", committed_length, 0)
@@ -168,6 +189,7 @@ class AttentionGeometry:
         return cls(keys[committed_length:], keys, **{"causal": True, "mode": "causal", **rules})
 
     @classmethod
+    @checked
     def cross(cls, target_length: int, source_length: int, *, device: torch.device | str | None = None, **rules) -> AttentionGeometry:
         """Cross-attention: target queries read source keys. The two frames differ, so offsets are refused."""
         return cls(torch.arange(require_count("target_length", target_length, 0), device=device),

@@ -11,7 +11,8 @@ identity                  section    may be reused when it is equal
 
 Their fields are the article's lists. 0x02A says "at least"; the cache identity adds ``release_id`` and ``origin``, which the article's
 failure-to-guard table (0x0C) asks of it, and ``visibility``: behind the first layer a key depends on what its row could read. The other
-three are the article's tuples as they stand: necessary for reuse, within one checkpoint and one rule.
+three are the article's tuples as they stand: necessary for reuse, within one checkpoint and one rule. No identity names ``cache_id`` or
+``past_seen_tokens``: they say where the rows of a request are stored and how many, and no coordinate, bias or key depends on that.
 
 A range of positions is named by its start (and its length where the identity has one). Positions that are no contiguous range, or that
 differ between the rows of a batch, have no such name: ``q_start`` and ``k_start`` then hold a digest of all of them, so that two
@@ -26,7 +27,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from positionlib.errors import require
-from positionlib.manifest_rules import key_rows
+from positionlib.manifest_rules import key_rows, per_sequence
 
 if TYPE_CHECKING:
     from positionlib.call import PositionCall
@@ -206,10 +207,11 @@ def identity(call: PositionCall, **facts: Any) -> IdentityRecord:
     rule, shape, batch = method.clipping_or_bucket_rule, method.score_bias_shape, call.batch or 1
     asks, reads = space.stream_per_row[queries[0]], space.stream_per_row[keys[0]]
     declared, seen = rule.bidirectional if rule else None, call.visibility
+    committed = tuple(per_sequence(call, "committed_length").values())
     return IdentityRecord(
         **dict(call.request), segment_ids=tuple(tuple(space.sequence_id_per_row[i] for i in rows) for rows in (queries, keys)),
         visibility=(seen.mask_id, seen.polarity, seen.segment_isolation, _digest(tuple(space.active_token_per_row[i] for i in keys))),
-        stack_role=asks if asks == reads else f"{asks}-reads-{reads}", committed_length=call.cache.committed_length,
+        stack_role=asks if asks == reads else f"{asks}-reads-{reads}", committed_length=committed[0] if len(set(committed)) == 1 else committed,
         coordinate_frame=(call.query_space.coordinate_frame, call.key_space.coordinate_frame),
         q_start=_start(call.query_space.logical_positions, batch), k_start=_start(call.key_space.logical_positions, batch),
         Q=len(queries) // batch, K=len(keys) // batch,

@@ -15,7 +15,7 @@ import yaml
 from positionlib.errors import PositionContractError, require
 
 ROOT = "positional_call"
-YAML_LIMIT = 2**18  # a person reads YAML, and its reader is slow; calls of more than some 5,000 rows travel as JSON
+YAML_LIMIT = 2**16  # a person reads YAML, and its reader needs a second for this much; calls of more than some 1,000 rows travel as JSON
 JSON_LIMIT = 32 * 2**20
 DEPTH_LIMIT = 16
 

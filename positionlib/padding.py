@@ -9,11 +9,14 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from positionlib.contract import checked
 from positionlib.errors import PositionContractError, require, require_choice, require_count
+from positionlib.rules import require_values
 
 POLARITIES = ("true_is_visible", "true_is_masked")
 
 
+@checked
 def visible_from_mask(mask: Bool[Tensor, "*shape"] | Int[Tensor, "*shape"], polarity: str) -> Bool[Tensor, "*shape"]:
     """True = may be read, from a boolean or 0/1 mask whose polarity is named.
 
@@ -23,20 +26,22 @@ def visible_from_mask(mask: Bool[Tensor, "*shape"] | Int[Tensor, "*shape"], pola
         an unnamed polarity, or a mask of floats or of other integers: an additive mask has no polarity left to state.
     """
     require_choice("polarity", polarity, POLARITIES)
-    require(isinstance(mask, Tensor), "mask", mask, "a tensor", "Wrap it: torch.tensor(mask).")
     if mask.dtype != torch.bool:
-        if mask.dtype.is_floating_point or not bool(((mask == 0) | (mask == 1)).all()):
+        require_values("mask", mask)
+        if not bool(((mask == 0) | (mask == 1)).all()):
             raise PositionContractError("mask", mask, "booleans, or integers 0 and 1",
-                                        "An additive float mask has lost its polarity: compare it yourself, as in mask == 0.")
+                                        "An additive mask has lost its polarity: compare it yourself, as in mask == 0.")
         mask = mask == 1
     return mask if polarity == "true_is_visible" else ~mask
 
 
+@checked
 def lengths_from_mask(mask: Bool[Tensor, "B N"] | Int[Tensor, "B N"], polarity: str) -> Int[Tensor, "B"]:
     """How many positions of each row may be read."""
     return visible_from_mask(mask, polarity).sum(-1)
 
 
+@checked
 def lengths_from_segments(segment_ids: Int[Tensor, "N"]) -> Int[Tensor, "S"]:
     """Lengths of the runs of equal ids in a packed row.
 
@@ -45,30 +50,30 @@ def lengths_from_segments(segment_ids: Int[Tensor, "N"]) -> Int[Tensor, "S"]:
     PositionContractError
         an id that comes back after another one: its rows are not one sequence.
     """
-    require(segment_ids.ndim == 1 and not segment_ids.dtype.is_floating_point, "segment_ids", segment_ids, "integers [N]", "Pass one packed row.")
+    require_values("segment_ids", segment_ids)
     ids, lengths = torch.unique_consecutive(segment_ids, return_counts=True)
     require(ids.unique().numel() == ids.numel(), "segment_ids", segment_ids.tolist(), "each id in one run",
             "Give the later run an id of its own.")
     return lengths
 
 
-def cu_seqlens(lengths: Sequence[int] | Int[Tensor, "S"]) -> Int[Tensor, "S+1"]:
-    """0, l_0, l_0 + l_1, …: where each sequence of a packed row starts, and where the last one ends."""
-    listed = lengths.tolist() if isinstance(lengths, Tensor) else lengths
-    require(isinstance(listed, Sequence) and not isinstance(listed, str), "lengths", lengths, "a list of lengths", "Give one length a sequence.")
-    starts = [0, *accumulate(require_count("lengths", n, 0) for n in listed)]
+@checked
+def cu_seqlens(lengths: Sequence[int]) -> Int[Tensor, "S+1"]:
+    """0, l_0, l_0 + l_1, …: where each sequence of a packed row starts, and where the last one ends. ``lengths`` is a list, array or tensor."""
+    starts = [0, *accumulate(require_count("lengths", n, 0) for n in lengths)]
     require(starts[-1] < 2**62, "lengths", lengths, "fewer than 2^62 rows in all", "A length counts rows.")
     return torch.tensor(starts)
 
 
+@checked
 def masked_mean(states: Float[Tensor, "*B N D"], active: Bool[Tensor, "*B N"]) -> Float[Tensor, "*B D"]:
     """Mean of the active rows; zeros where there is none. What stands in a padding row, even NaN, has no influence."""
-    require(active.dtype == torch.bool, "active", active, "a boolean tensor, True = real row", "Use visible_from_mask with a named polarity.")
     require(active.shape == states.shape[:-1], "active", active, f"shape {tuple(states.shape[:-1])}, one flag a row", "Match the states.")
     wide = states.to(torch.promote_types(states.dtype, torch.float32)).masked_fill(~active[..., None], 0.0)
     return (wide.sum(-2) / active.sum(-1, keepdim=True).clamp_min(1)).to(states.dtype)
 
 
+@checked
 def position_drift(trained_ids: Sequence[int], served_ids: Sequence[int], special_ids: Sequence[int]) -> tuple[tuple[int, int, int], ...]:
     """(id, trained position, served position) of every content token whose coordinate moved.
 

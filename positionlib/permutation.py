@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from positionlib.attention import AttendTrace, attend
+from positionlib.contract import checked
 from positionlib.geometry import AttentionGeometry
 from positionlib.transport import Field, Move, transport
 
@@ -26,6 +27,7 @@ def hand_case() -> tuple[Float[Tensor, "4 4"], ...]:
     return torch.tensor(_ROWS, dtype=torch.float64), torch.tensor(_W_Q, dtype=torch.float64), 2 * math.log(2) * identity, 8 * identity
 
 
+@checked
 def self_attention(x: Float[Tensor, "n d"], w_q: Float[Tensor, "d e"], w_k: Float[Tensor, "d e"], w_v: Float[Tensor, "d f"],
                    visible: Bool[Tensor, "n n"] | None = None) -> tuple[Float[Tensor, "n f"], AttendTrace]:
     """One head over one sequence, content only: the rows Y and the trace. ``visible`` None lets every row read every row."""
@@ -35,6 +37,7 @@ def self_attention(x: Float[Tensor, "n d"], w_q: Float[Tensor, "d e"], w_k: Floa
     return y[0, 0], trace
 
 
-def carry(matrix: Tensor, order: Int[Tensor, "n"]) -> Tensor:
+@checked
+def carry(matrix: Float[Tensor, "n n"] | Int[Tensor, "n n"] | Bool[Tensor, "n n"], order: Int[Tensor, "n"]) -> Tensor:
     """P M Pᵀ by moving entries, so that −∞ and booleans survive: entry (i, j) of the result is entry (π(i), π(j)) of M."""
     return transport({"matrix": Field(matrix, "N N")}, move=Move.permute(order))["matrix"].values

@@ -19,13 +19,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from positionlib.errors import PositionContractError, require, require_choice, require_count
+from positionlib.contract import KINDS, checked
+from positionlib.errors import PositionContractError, PositionRangeError, require, require_choice, require_count
 
 LADDERS = ("paper", "endpoint")
 EDGES = ("exact", "transformers", "t5x", "article")
 SLOPE_CONVENTIONS = ("paper", "mpt")
 
 
+@checked
 def frequency_ladder(pairs: int, d_model: int, base: float = 10_000.0, *, ladder: str = "paper") -> Float[Tensor, "pairs"]:
     """Inverse frequencies ω_i in radians a position, float64, slowest last.
 
@@ -62,6 +64,7 @@ class Clip:
     def num_classes(self) -> int:
         return 2 * self.max_distance + 1
 
+    @checked
     def classes(self, offset: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
         """Class id of each signed offset, int64; the caller has already chosen the sign."""
         return integers("offset", offset).clamp(-self.max_distance, self.max_distance) + self.max_distance
@@ -130,6 +133,7 @@ class T5Buckets:
         """Smallest distance of bucket 1, 2, … of one direction. Two equal entries mean that a bucket is never used."""
         return self._thresholds
 
+    @checked
     def classes(self, relative_position: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
         """Bucket ids, int64, of ``relative_position`` = key position − query position. Integers in, integers compared: no float."""
         relative_position = integers("relative_position", relative_position)
@@ -145,6 +149,7 @@ class T5Buckets:
         return [(b, lo, hi) for b, (lo, hi) in enumerate(zip(first, last)) if hi is None or hi >= lo]
 
 
+@checked
 def t5_bucket(relative_position: Int[Tensor, "*shape"], *, bidirectional: bool, num_buckets: int = 32, max_distance: int = 128,
               edge: str = "exact") -> Int[Tensor, "*shape"]:
     """Bucket ids of relative positions (key minus query). See :class:`T5Buckets`."""
@@ -184,6 +189,7 @@ def _float32_log_buckets(exact: int, logarithmic: int, max_distance: int, edge: 
     return (log / np.float32(scale) * np.float32(logarithmic)).astype(np.int64)
 
 
+@checked
 def alibi_slopes(heads: int, *, convention: str = "paper", bias_max: int = 8) -> Float[Tensor, "heads"]:
     """ALiBi's head slopes m_h, float64, in the order in which the heads use them.
 
@@ -224,9 +230,9 @@ def integers(field: str, values: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]
     PositionContractError
         what is no tensor of integers; booleans are not counted as such. ``field`` names it in the message.
     """
-    kind = getattr(values, "dtype", None)
-    require(isinstance(values, Tensor) and not (kind.is_floating_point or kind.is_complex or kind == torch.bool), field, values,
-            "an integer tensor", "Keep positions, offsets and ids as integers: a float has already lost some (bfloat16 merges 256 and 257).")
+    known = isinstance(values, Tensor) and values.layout == torch.strided and values.dtype in KINDS["Int"][1]
+    require(known, field, values, "an integer tensor",
+            "Keep positions, offsets and ids as integers: a float has already lost some (bfloat16 merges 256 and 257).")
     return values.long()
 
 
@@ -237,7 +243,28 @@ def readable(values: Tensor) -> bool:
 
 def check_sign(sign: object) -> str:
     """Return the offset sign when it is named; a relative mechanism has no default sign."""
-    if sign not in ("key_minus_query", "query_minus_key"):
+    if not isinstance(sign, str) or sign not in ("key_minus_query", "query_minus_key"):
         raise PositionContractError("sign", sign, "key_minus_query or query_minus_key",
                                     "State which one the table was trained with: shapes cannot tell them apart.")
     return sign
+
+
+def require_values(field: str, values: Tensor) -> None:
+    """Refuse a tensor on the meta device where the answer is made of its values."""
+    require(not values.is_meta, field, values, "a tensor with values", "The meta device holds shapes alone: build it on a real one.")
+
+
+def require_phase(field: str, positions: Int[Tensor, "*shape"], dtype: torch.dtype = torch.float64) -> None:
+    """Refuse positions that ``dtype`` no longer tells from their neighbours: their phases would be equal. 2^53 in float64, 2^24 in float32."""
+    limit = round(2 / torch.finfo(dtype).eps)
+    if readable(positions):
+        far = max(abs(int(value)) for value in positions.aminmax())
+        require(far <= limit, field, far, f"positions up to {limit}, which {dtype} tells apart", "Subtract a common origin, or build phases in float64.")
+
+
+def require_ids(field: str, ids: Int[Tensor, "*shape"], rows: int) -> None:
+    """Refuse ids that have no row in 0..rows−1: a negative one would read from the end."""
+    if readable(ids):
+        low, high = (int(value) for value in ids.aminmax())
+        if not 0 <= low <= high < rows:
+            raise PositionRangeError(field, low if low < 0 else high, f"ids in 0..{rows - 1}", "There are as many rows as the table has: nothing wraps around.")

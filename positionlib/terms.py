@@ -25,11 +25,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from positionlib.contract import checked
 from positionlib.errors import PositionContractError, require, require_choice
-from positionlib.rules import check_sign, integers, readable
+from positionlib.rules import check_sign
 
 SLOPE_FORMS = ("relative", "symmetric", "key_index", "key_minus_last")
-PAIRINGS = ("interleaved", "half_split")
 
 
 class ClassRule(Protocol):
@@ -62,9 +62,19 @@ class ByOffset:
 
 @dataclass(frozen=True, eq=False)
 class Term:
-    """A description of what changes. ``score_scale`` multiplies q·k; None means 1/√d_head."""
+    """A description of what changes. ``score_scale`` multiplies q·k; None means 1/√d_head.
+
+    ``requires`` names the only visibility that the term was made for, ``causal`` or ``bidirectional``; None admits both. It lets the
+    guard of a mechanism outlive the geometry that its module was shown.
+    """
 
     score_scale: float | None = None
+    requires: str | None = None
+
+    def admits(self, causal: bool) -> bool:
+        """Whether a geometry of this causality is one that the term was made for."""
+        wanted = "causal" if causal else "bidirectional"
+        return self.requires is None or require_choice("requires", self.requires, ("causal", "bidirectional")) == wanted
 
     def by_offset(self, offsets: Int[Tensor, "W"], scale: float, dtype: torch.dtype) -> ByOffset | None:
         """The term on a line of key-minus-query offsets, in ``dtype``; None where more than the offset decides."""
@@ -75,6 +85,7 @@ class Term:
         return self
 
 
+@checked
 @dataclass(frozen=True, eq=False, kw_only=True)
 class StateRows(Term):
     """Coordinate rows to be added to the state once, before any projection. ``mark`` names the mechanism that made them."""
@@ -82,7 +93,8 @@ class StateRows(Term):
     rows: Float[Tensor, "*B N D"]
     mark: str
 
-    def add_to(self, x: Float[Tensor, "B N D"], *, again: bool = False, batch_first: bool = True) -> Float[Tensor, "B N D"]:
+    @checked
+    def add_to(self, x: Float[Tensor, "*B N D"], *, again: bool = False, batch_first: bool = True) -> Float[Tensor, "*B N D"]:
         """x + rows, in x's dtype, rounded once. ``batch_first=False`` names a state [N, B, D], which its shape cannot tell.
 
         The result remembers the mark, and adding the same mechanism's rows to it a second time is refused unless ``again``
@@ -133,6 +145,7 @@ class ScoreBias(Term):
         return ByOffset(bias=bias * scale if self.inside_scale else bias)
 
 
+@checked
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ClassBias(ScoreBias):
     """One learned number for each (class of offset, head): ``table`` is [classes, H], whatever layout the module stores."""
@@ -143,14 +156,17 @@ class ClassBias(ScoreBias):
 
     def __post_init__(self) -> None:
         check_sign(self.sign)
-        require(self.table.ndim == 2 and self.table.shape[0] == self.rule.num_classes, "table", self.table,
+        _check_rule(self.rule)
+        require(self.table.shape[0] == self.rule.num_classes, "table", self.table,
                 f"[{self.rule.num_classes}, heads]", "Orient the table as [classes, heads]: name table_layout where it is loaded.")
 
     @property
     def heads(self) -> int:
         return self.table.shape[1]
 
-    def materialize(self, query_positions, key_positions, dtype=torch.float32):
+    @checked
+    def materialize(self, query_positions: Int[Tensor, "*B Q"], key_positions: Int[Tensor, "*B K"],
+                    dtype: torch.dtype = torch.float32) -> Float[Tensor, "B H Q K"]:
         classes = self.rule.classes(_offsets(query_positions, key_positions, self.sign))
         bias = self.table.to(dtype)[classes]  # [*B, Q, K, H]
         return _batched(bias.movedim(-1, -3))
@@ -159,6 +175,7 @@ class ClassBias(ScoreBias):
         return self._line(offsets, scale, dtype)
 
 
+@checked
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SlopeBias(ScoreBias):
     """One number a head times a distance. ``form`` says which distance the source stores.
@@ -186,7 +203,9 @@ class SlopeBias(ScoreBias):
     def heads(self) -> int:
         return self.slopes.shape[0]
 
-    def materialize(self, query_positions, key_positions, dtype=torch.float32):
+    @checked
+    def materialize(self, query_positions: Int[Tensor, "*B Q"], key_positions: Int[Tensor, "*B K"],
+                    dtype: torch.dtype = torch.float32) -> Float[Tensor, "B H Q K"]:
         # A distance above 2^8 has no bfloat16: the product is made wide and rounded once, unless the source rounds first.
         cast = self.rounded or torch.promote_types(dtype, torch.float32)
         if self.form in ("relative", "symmetric"):
@@ -202,6 +221,7 @@ class SlopeBias(ScoreBias):
         return None if self.rounded is not None and self.form.startswith("key") else self._line(offsets, scale, dtype)
 
 
+@checked
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Relation(Term):
     """A learned vector for each class of offset, added to the keys in the scores and to the values in the sum.
@@ -210,7 +230,7 @@ class Relation(Term):
     """
 
     key_table: Float[Tensor, "*H C D"] | None
-    value_table: Float[Tensor, "*H C D"] | None
+    value_table: Float[Tensor, "*H C Dv"] | None
     rule: ClassRule
     sign: str
 
@@ -219,11 +239,13 @@ class Relation(Term):
         self._check_tables()
 
     def _check_tables(self) -> None:
+        _check_rule(self.rule)
         for name in ("key_table", "value_table"):
             t = getattr(self, name)
             require(t is None or (t.ndim in (2, 3) and t.shape[-2] == self.rule.num_classes), name, t,
                     f"[{self.rule.num_classes}, D] or [H, {self.rule.num_classes}, D]", "Give one row for each class of the rule.")
 
+    @checked
     def classes(self, query_positions: Int[Tensor, "*B Q"], key_positions: Int[Tensor, "*B K"]) -> Int[Tensor, "*B Q K"]:
         """Class id of every pair."""
         return self.rule.classes(_offsets(query_positions, key_positions, self.sign))
@@ -245,62 +267,6 @@ class Decomposition(Term):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class QKTransform(Term):
-    """Rotate channel pairs of q and k by position times frequency; the first 2P channels turn and the others pass through.
-
-    ``pairing`` says which two channels are a pair: ``interleaved`` 2c and 2c + 1, ``half_split`` c and c + P. ``d_head`` is the width
-    of the heads it was made for; None rotates the first 2P channels of any wider head.
-
-    A row rotated once at its own position stays right, whatever is appended: cache ``rotate(k, positions)``, and let
-    ``rotate(q, positions)`` attend with term None. Another ``rotate(·, Δ)`` moves a cached row from position j to j + Δ.
-    """
-
-    inverse_frequency: Float[Tensor, "P"]
-    pairing: str
-    d_head: int | None = None
-
-    def __post_init__(self) -> None:
-        require_choice("pairing", self.pairing, PAIRINGS)
-        require(self.inverse_frequency.ndim == 1, "inverse_frequency", self.inverse_frequency, "one frequency a pair, [P]",
-                "Flatten it: a second axis would broadcast.")
-
-    def rotate(self, x: Float[Tensor, "B H N D"], positions: Int[Tensor, "*B N"]) -> Float[Tensor, "B H N D"]:
-        """x rotated by the position of each row, which may be negative; computed in at least float32 and rounded to x's dtype once.
-
-        Phases are float64: an angle is off by at most |position| · ω · 2⁻⁵² radians, 5·10⁻⁷ at position 2³¹. From 2⁵³ on float64 no
-        longer tells neighbours apart.
-
-        Raises
-        ------
-        PositionContractError
-            rows that are no [B, H, N, D] of the right width, positions of another length or batch, no integers, or beyond ±2⁵³.
-        """
-        width, positions = 2 * self.inverse_frequency.shape[0], integers("positions", positions)
-        require(isinstance(x, Tensor) and x.ndim == 4 and x.dtype.is_floating_point, "x", x, "a floating-point [B, H, N, D]", "Split the heads first.")
-        fits = width <= x.shape[-1] if self.d_head is None else x.shape[-1] == self.d_head
-        require(fits, "x", x, f"heads of width {self.d_head or f'{width} or more'}", "Build the term for the model's d_head.")
-        require(tuple(positions.shape) in (x.shape[2:3], (x.shape[0], x.shape[2])), "positions", positions, f"{x.shape[2]} a sequence, shared or of "
-                f"each of {x.shape[0]} batch rows", "Give one position a row; a layout [B, N, H, D] needs a transpose.")
-        if readable(positions):
-            require(-(2**53) <= int(positions.min()) <= int(positions.max()) <= 2**53, "positions", int(positions.abs().max()),
-                    "positions up to 2^53, which a float64 phase can tell apart", "Subtract a common origin: only differences matter.")
-        wide = torch.promote_types(x.dtype, torch.float32)
-        phase = positions[..., None, :, None].to(torch.float64) * self.inverse_frequency.to(positions.device, torch.float64)
-        cos, sin = phase.cos().to(wide), phase.sin().to(wide)
-        turned, rest = x[..., :width].to(wide), x[..., width:]
-        if self.pairing == "interleaved":
-            a, b = turned[..., 0::2], turned[..., 1::2]
-            out = torch.stack((a * cos - b * sin, a * sin + b * cos), -1).flatten(-2)
-        else:
-            a, b = turned.chunk(2, -1)
-            out = torch.cat((a * cos - b * sin, a * sin + b * cos), -1)
-        return torch.cat((out.to(x.dtype), rest), -1)
-
-    def by_offset(self, offsets, scale, dtype):
-        return ByOffset()  # of rotated queries and keys
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
 class VisibilityOnly(Term):
     """No coordinate anywhere: order can come only from which keys a row may read."""
 
@@ -315,10 +281,16 @@ def _offsets(query_positions: Tensor, key_positions: Tensor, sign: str) -> Tenso
     return offset if sign == "key_minus_query" else -offset
 
 
+def _check_rule(rule: object) -> None:
+    known = hasattr(rule, "num_classes") and hasattr(rule, "classes")
+    require(known, "rule", rule, "a rule with num_classes and classes(offset)", "T5Buckets and Clip are two.")
+
+
 def _batched(bias: Tensor) -> Tensor:
     return bias if bias.ndim == 4 else bias[None]
 
 
+@checked
 def require_heads(term: ScoreBias, heads: int) -> None:
     """Refuse a bias whose head count is not the call's: it would broadcast one head's preference over all."""
     if term.heads != heads:

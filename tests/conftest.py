@@ -15,6 +15,7 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 settings.register_profile("positionlib", derandomize=True, deadline=None)
+settings.register_profile("thorough", settings.get_profile("positionlib"), max_examples=1000)  # pytest --hypothesis-profile=thorough
 settings.load_profile("positionlib")
 
 

@@ -2,13 +2,15 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
 import positionlib as pl
 from positionlib.attention import masked_softmax
 from positionlib.rules import Clip, frequency_ladder
-from positionlib.terms import ClassBias, QKTransform, Relation, SlopeBias
+from positionlib.rotation import QKTransform
+from positionlib.terms import ClassBias, Relation, SlopeBias
 
 
 def loop_attention(q, k, v, visible, scale, bias=None):
@@ -212,7 +214,11 @@ def test_an_explicit_scale_wins():
     g, (q, k, v) = pl.AttentionGeometry.causal_self(5), inputs()
     got = pl.attend(q, k, v, None, g, scale=0.5)
     assert torch.allclose(got, loop_attention(q, k, v, g.visible.expand(2, 5, 5), 0.5), atol=1e-13, rtol=0)
-    for bad in (math.nan, True, "1"):
+    assert torch.equal(pl.attend(q, k, v, None, g, scale=np.float32(0.5)), got)
+    term = pl.T5Bias(4, 8, 16, bidirectional=False)(g)
+    assert pl.attend(q, k, v, term, g, scale=0.5, return_trace=True)[1].scale == 0.5, "over T5's own 1.0"
+    assert pl.attend(q, k, v[..., :2], None, g, return_trace=True)[1].scale == 1 / math.sqrt(6), "the width is that of q, not of v"
+    for bad in (math.nan, True, "1", 10**400):
         with pytest.raises(pl.PositionContractError, match="scale"):
             pl.attend(q, k, v, None, g, scale=bad)
 

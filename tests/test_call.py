@@ -183,6 +183,23 @@ def test_explain_shows_rows_and_shortens_long_calls():
     assert len(long) == 3 + 5 and "... 509 rows" in long[5] and long[-1].split()[-2:] == ["query", "key"] and "committed 512" in long[1]
 
 
+def test_a_call_is_built_where_a_model_is_built_on_meta():
+    with torch.device("meta"):
+        assert PositionCall.padded([[0, 1]]) == PositionCall.padded(torch.tensor([[0, 1]], device="cpu"))
+        refused(lambda: PositionCall.padded(torch.tensor([[0, 1]])), "mask")
+
+
+def test_padding_sits_at_the_first_position_and_boundaries_follow_owners_in_any_order():
+    assert PositionCall.padded([[0, 1, 1]], numbering="compressed", first_position=5).query_space.logical_positions == (5, 5, 6)
+    falling = PositionCall.packed([2, 3]).replace({"row_space.sequence_id_per_row": [9, 9, 1, 1, 1]})
+    assert falling.cu_seqlens == (0, 2, 5)
+
+
+def test_a_cached_key_does_not_stand_where_the_query_stands():
+    moved = {"row_space.logical_position_per_row": [0, 1, 3, 3], "key_space.logical_positions": [0, 1, 3, 3]}
+    refused(lambda: PositionCall.decode(3).replace(moved), "key_space.logical_positions")
+
+
 masks = st.integers(1, 5).flatmap(lambda s: st.lists(st.lists(st.booleans(), min_size=s, max_size=s), min_size=1, max_size=3))
 
 

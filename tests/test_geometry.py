@@ -6,10 +6,41 @@ import pytest
 import torch
 
 from positionlib import AttentionGeometry, FrameMismatchError, PositionContractError
+from tests.refusals import refused
 
 
 def as_rows(mask):
     return mask.int().tolist()
+
+
+def test_the_mode_follows_from_the_rule_and_does_not_contradict_it():
+    positions = torch.arange(2)
+    assert AttentionGeometry(positions, positions).mode == "encoder" and AttentionGeometry(positions, positions, causal=True).mode == "causal"
+    assert AttentionGeometry.cross(2, 3).mode == "cross" and AttentionGeometry.decode(2).mode == "causal"
+    assert AttentionGeometry(positions, positions, causal=True, mode="segment-memory").is_causal and not AttentionGeometry.encoder(2).is_causal
+    carried = AttentionGeometry(positions, positions, allowed=torch.ones(2, 2, dtype=torch.bool).tril(), mode="causal")
+    assert carried.is_causal and not carried.causal and as_rows(carried.visible) == [[1, 0], [1, 1]]
+    for build in (lambda: AttentionGeometry(positions, positions, mode="causal"), lambda: AttentionGeometry(positions, positions, causal=True, mode="encoder"),
+                  lambda: AttentionGeometry.encoder(2, causal=True), lambda: AttentionGeometry.decode(2, causal=False)):
+        refused(build, "mode")
+
+
+def test_a_position_may_be_2_to_the_62_and_no_more():
+    g = AttentionGeometry([2**62], [0])
+    assert g.offsets("query_minus_key").tolist() == [[2**62]] and g.offsets("key_minus_query").tolist() == [[-(2**62)]]
+    refused(lambda: AttentionGeometry([0], [2**62 + 1]), "key_positions")
+
+
+def test_all_tensors_of_a_call_are_on_one_device_and_a_slice_names_rows_that_exist():
+    refused(lambda: AttentionGeometry(torch.arange(2), torch.arange(2, device="meta")), "key_positions")
+    refused(lambda: AttentionGeometry.encoder(2, allowed=torch.ones(2, 2, dtype=torch.bool, device="meta")), "allowed")
+    for start, stop in ((-1, 2), (0, 4), (2, 1)):
+        refused(lambda: AttentionGeometry.encoder(3).slice_queries(start, stop), "start")
+
+
+def test_positions_under_vmap_are_refused_by_torch_as_the_docstring_says():
+    with pytest.raises(RuntimeError, match="vmap"):
+        torch.func.vmap(lambda p: AttentionGeometry(p, p).visible)(torch.arange(4).reshape(2, 2))
 
 
 def test_decode_offsets_use_the_committed_length_not_the_tensor_length():

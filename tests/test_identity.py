@@ -159,3 +159,20 @@ def test_facts_are_named_and_normalised():
     with pytest.raises(PositionContractError) as caught:
         identity(t5_call(), rows=3)
     assert caught.value.field == "rows" and "table_rows" in caught.value.expected
+
+
+def test_one_count_and_a_list_of_it_are_one_identity():
+    call = PositionCall.decode(3)
+    listed = call.replace({"cache.committed_length": [3], "cache.past_seen_tokens": [3]})
+    assert all(getattr(record(call), name) == getattr(record(listed), name) for name in IDENTITIES) and record(listed).committed_length == 3
+
+
+def test_where_rows_are_stored_and_how_many_is_in_no_identity():
+    call = PositionCall.decode(3)
+    for changes in ({"cache.cache_id": "another"}, {"cache.past_seen_tokens": 9}):
+        assert record(call).differs(record(call.replace(changes))) == ()
+
+
+def test_the_lengths_of_a_batch_are_those_of_one_row():
+    batch = record(PositionCall.padded([[1, 1, 1]] * 2))
+    assert (batch.Q, batch.K) == (3, 3)

@@ -45,6 +45,6 @@ def test_a_mean_reads_real_rows_only():
 
 def test_a_doubled_bos_moves_every_content_token():
     assert position_drift([1, 50, 51, 52], [1, 1, 50, 51, 52], [1]) == ((50, 1, 2), (51, 2, 3), (52, 3, 4))
-    assert position_drift([1, 50, 51], [1, 50, 51], [1]) == ()
+    assert position_drift([1, 50, 51], [1, 50, 51], [1]) == () and position_drift([1, 7], [7], [1]) == ((7, 1, 0),)
     with pytest.raises(PositionContractError, match="served_ids"):
         position_drift([1, 50], [1, 51], [1])

@@ -4,7 +4,9 @@ import pytest
 import torch
 
 import positionlib as pl
-from positionlib.terms import StateRows
+from positionlib.rules import Clip
+from positionlib.terms import ClassBias, Relation, SlopeBias, StateRows
+from tests.refusals import refused
 
 
 @pytest.mark.parametrize("x", [torch.zeros(1, 3, 8), torch.zeros(2, 4, 8)])
@@ -36,3 +38,16 @@ def test_state_rows_are_added_once():
     for bad in (torch.zeros(1, 3, 2), torch.zeros(1, 2, 4), torch.zeros(1, 2, 2, dtype=torch.long)):
         with pytest.raises(pl.PositionContractError, match="x = "):
             rows.add_to(bad)
+
+
+def test_a_bias_has_the_dtype_that_is_asked_for():
+    ids, dtypes = torch.arange(3), [torch.float32, torch.float64, torch.bfloat16]
+    for bias in (ClassBias(table=torch.ones(5, 2), rule=Clip(2), sign="key_minus_query"), SlopeBias(slopes=torch.ones(2))):
+        assert [bias.materialize(ids, ids, dtype).dtype for dtype in dtypes] == dtypes
+
+
+@pytest.mark.parametrize("rule", [None, Clip, object(), "t5"])
+def test_a_rule_gives_classes(rule):
+    refused(lambda: ClassBias(table=torch.ones(5, 2), rule=rule, sign="key_minus_query"), "rule" if rule is not Clip else "table")
+    if rule is not Clip:
+        refused(lambda: Relation(key_table=torch.ones(5, 2), value_table=None, rule=rule, sign="key_minus_query"), "rule")

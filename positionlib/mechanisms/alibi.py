@@ -20,6 +20,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from positionlib.contract import checked
 from positionlib.errors import PositionContractError, require, require_choice, require_count
 from positionlib.geometry import AttentionGeometry
 from positionlib.rules import alibi_slopes
@@ -34,7 +35,7 @@ class ALiBi(nn.Module):
     heads : the model's head count, all shards together.
     form : storage form, see :class:`positionlib.terms.SlopeBias`.
     head_ids : the heads of this shard, in its order; None for all.
-    slopes : other slopes than the paper's, one a head.
+    slopes : other slopes than the paper's, one a head; a list, array or tensor.
     learned : train the slopes, kept positive as ``log_slopes`` [heads of this shard]; not the paper's method.
 
     Raises
@@ -43,14 +44,15 @@ class ALiBi(nn.Module):
         an unknown form, slopes or head ids that do not fit, or a causal form under a geometry that shows the future.
     """
 
-    def __init__(self, heads: int, *, form: str = "relative", slopes: Float[Tensor, "H"] | None = None, head_ids: Sequence[int] | None = None,
+    @checked
+    def __init__(self, heads: int, *, form: str = "relative", slopes: Sequence[float] | None = None, head_ids: Sequence[int] | None = None,
                  inside_scale: bool = False, rounded: torch.dtype | None = None, learned: bool = False) -> None:
         super().__init__()
         heads = require_count("heads", heads)
         require(isinstance(inside_scale, bool), "inside_scale", inside_scale, "True or False", "Only Falcon adds the bias inside.")
         require(isinstance(learned, bool), "learned", learned, "True or False", "The paper's slopes are fixed.")
         self.form, self.inside_scale, self.rounded = require_choice("form", form, SLOPE_FORMS), inside_scale, rounded
-        given = alibi_slopes(heads) if slopes is None else torch.as_tensor(slopes, dtype=torch.float64, device="cpu")
+        given = alibi_slopes(heads) if slopes is None else torch.tensor(slopes, dtype=torch.float64, device="cpu")
         require(given.shape == (heads,) and bool(torch.isfinite(given).all()), "slopes", given, f"{heads} finite numbers", "Give one slope a head.")
         ids = list(range(heads)) if head_ids is None else [require_count("head_ids", h, 0) for h in head_ids]
         require(all(h < heads for h in ids) and len(set(ids)) == len(ids), "head_ids", ids, f"different ids in 0..{heads - 1}",
@@ -66,13 +68,15 @@ class ALiBi(nn.Module):
         """m_h of this shard's heads: float64, and on the CPU, unless they are learned."""
         return torch.tensor(self._slopes, dtype=torch.float64, device="cpu") if self.log_slopes is None else self.log_slopes.exp()
 
+    @checked
     def forward(self, geometry: AttentionGeometry) -> SlopeBias:
         """The penalty of this call, [1|B, H, Q, K] once expanded."""
         geometry.require_shared_frame("ALiBi distances")
         if self.form != "symmetric" and not geometry.causal:
             raise PositionContractError("form", self.form, "a causal geometry, or form='symmetric'",
                                         "The paper's penalty knows the past only: make the geometry causal, or name the symmetric form.")
-        return SlopeBias(slopes=self.slopes.to(geometry.device), form=self.form, inside_scale=self.inside_scale, rounded=self.rounded)
+        return SlopeBias(slopes=self.slopes.to(geometry.device), form=self.form, inside_scale=self.inside_scale, rounded=self.rounded,
+                         requires=None if self.form == "symmetric" else "causal")
 
     def extra_repr(self) -> str:
         return f"{len(self._slopes)}, form={self.form!r}, inside_scale={self.inside_scale}, learned={self.log_slopes is not None}"

@@ -29,9 +29,10 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from positionlib.attention import pick
+from positionlib.contract import checked
 from positionlib.errors import require, require_choice, require_count
 from positionlib.geometry import AttentionGeometry
-from positionlib.rules import integers
+from positionlib.rules import require_values
 from positionlib.terms import ByOffset, Decomposition, StateRows
 
 TERMS = ("c2c", "c2p", "p2c")
@@ -89,17 +90,18 @@ class DisentangledIndex:
         """Smallest distance of bucket 1, 2, … of one direction, up to S where that bucket exists."""
         return tuple(range(1, self.span + 1)) if self.buckets is None else self._thresholds
 
+    @checked
     def classes(self, offset: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
         """Table row of each offset i − j, int64."""
-        offset = integers("offset", offset)
         distance = torch.bucketize(offset.abs(), torch.tensor(self.thresholds, device=offset.device), right=True)
         return (offset.sign() * distance + self.span).clamp(0, 2 * self.span - 1)
 
+    @checked
     def signed_buckets(self, offset: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
         """The released ``relative_pos`` before it is cut to the table, evaluated on the host; ``transformers`` may exceed S."""
-        offset = integers("offset", offset)
         if self.buckets is None:
             return offset
+        require_values("offset", offset)
         return offset.sign() * torch.from_numpy(_log_bucket(self, offset.abs().cpu().numpy())).to(offset.device)
 
 
@@ -128,6 +130,7 @@ def _thresholds(rule: DisentangledIndex) -> tuple[int, ...]:
     return tuple(int(np.argmax(buckets >= b)) for b in range(1, min(rule.span, int(buckets.max())) + 1))
 
 
+@checked
 def score_denominator(d_head: int, position_terms: Sequence[str]) -> float:
     """√((1 + n) d): content, and n enabled position terms. The released count includes p2p, which no released model enables."""
     for term in position_terms:
@@ -136,6 +139,7 @@ def score_denominator(d_head: int, position_terms: Sequence[str]) -> float:
     return math.sqrt(require_count("d_head", d_head) * (1 + len(position_terms)))
 
 
+@checked
 @dataclass(frozen=True, eq=False, kw_only=True)
 class DisentangledScores(Decomposition):
     """Content scores plus those of projected position rows, [H, 2S, d]; a term whose rows are None is not enabled."""
@@ -153,12 +157,14 @@ class DisentangledScores(Decomposition):
             require(rows is None or rows.ndim == 3 and rows.shape[1] == self.rule.num_classes, name, rows,
                     f"[heads, {self.rule.num_classes}, d_head]", "Give one row a class, split into heads.")
 
+    @checked
     def indices(self, query_positions: Int[Tensor, "*B Q"], key_positions: Int[Tensor, "*B K"]) -> dict[str, Int[Tensor, "*B Q K"]]:
         """Table row of every pair for c2p and for p2c."""
         offset = query_positions[..., :, None] - key_positions[..., None, :]
         forward = self.rule.classes(offset)
         return {"c2p": forward, "p2c": forward if self.third_index == "released" else self.rule.classes(-offset)}
 
+    @checked
     def parts(self, q: Float[Tensor, "B H Q D"], k: Float[Tensor, "B H K D"], query_positions: Int[Tensor, "*B Q"],
               key_positions: Int[Tensor, "*B K"], scale: float) -> dict[str, Float[Tensor, "B H Q K"]]:
         """The enabled summands by name, each scaled."""
@@ -173,7 +179,9 @@ class DisentangledScores(Decomposition):
             found["p2c"] = pick(k @ self.pos_query.to(q.dtype).mT, index["p2c"].mT).mT
         return {name: part * scale for name, part in found.items()}
 
-    def scores(self, q, k, query_positions, key_positions, scale):
+    @checked
+    def scores(self, q: Float[Tensor, "B H Q D"], k: Float[Tensor, "B H K D"], query_positions: Int[Tensor, "*B Q"],
+               key_positions: Int[Tensor, "*B K"], scale: float) -> Float[Tensor, "B H Q K"]:
         return torch.stack(tuple(self.parts(q, k, query_positions, key_positions, scale).values())).sum(0)
 
     def by_offset(self, offsets, scale, dtype):
@@ -202,6 +210,7 @@ class DeBERTa(nn.Module):
         p2p, an unknown or repeated term, an unnamed convention, sizes that do not divide, or projections missing from the call.
     """
 
+    @checked
     def __init__(self, heads: int, d_model: int, max_distance: int, *, terms: Sequence[str], third_index: str, projections: str,
                  buckets: int | None = None, edge: str | None = None, overflow: bool | None = None, table: nn.Parameter | None = None,
                  key_bias: bool = True) -> None:
@@ -210,7 +219,7 @@ class DeBERTa(nn.Module):
         require(require_count("d_model", d_model) % heads == 0, "d_model", d_model, f"a multiple of {heads} heads", "Heads share it equally.")
         require("p2p" not in terms, "terms", terms, "a subset of c2c, c2p, p2c", "p2p depends on the offset alone: the paper leaves it "
                 "out, and its branch in the released code ends in an IndexError. Use a scalar bias by offset.")
-        require(not isinstance(terms, str) and len(terms) > 0 and len(set(terms)) == len(terms), "terms", terms, "different terms in a list",
+        require(len(terms) > 0 and len(set(terms)) == len(terms), "terms", terms, "different terms in a list",
                 "Name each enabled term once, as in ('c2c', 'c2p', 'p2c').")
         self.terms = tuple(require_choice("terms", term, TERMS) for term in terms)
         self.projections = require_choice("projections", projections, PROJECTIONS)
@@ -225,6 +234,7 @@ class DeBERTa(nn.Module):
         self.pos_key_proj = nn.Linear(d_model, d_model, bias=key_bias) if own and "c2p" in terms else None
         self.pos_query_proj = nn.Linear(d_model, d_model) if own and "p2c" in terms else None
 
+    @checked
     def forward(self, geometry: AttentionGeometry, *, query_proj: nn.Module | None = None, key_proj: nn.Module | None = None) -> DisentangledScores:
         """The term of this call. ``shared`` needs the layer's content projections, ``own`` refuses them."""
         geometry.require_shared_frame("DeBERTa offsets")
@@ -245,6 +255,7 @@ class DeBERTa(nn.Module):
         return f"{self.heads}, terms={self.terms}, third_index={self.third_index!r}, projections={self.projections!r}, {self.rule}"
 
 
+@checked
 def place_absolute(x: Float[Tensor, "B N D"], rows: StateRows, *, placement: str, stage: str) -> tuple[Float[Tensor, "B N D"], Float[Tensor, "B N D"]]:
     """(query states, key and value states) of a stage, with absolute rows where the release adds them.
 

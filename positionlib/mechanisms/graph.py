@@ -32,8 +32,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import embedding  # unlike an index it refuses a negative id
 
-from positionlib.errors import PositionRangeError, require, require_choice, require_count
-from positionlib.rules import readable
+from positionlib.contract import checked
+from positionlib.errors import PositionRangeError, require, require_choice, require_count, whole_number
+from positionlib.rules import readable, require_values
 from positionlib.terms import ScoreBias, StateRows
 from positionlib.transport import Field, Move, transport
 
@@ -41,6 +42,7 @@ PATH_FORMS = ("paper", "released", "direct")
 DISCONNECTED = -1  # in Graph.distance; a class of its own in every table, never an index
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class Graph:
     """Structure of one graph: distances and hops by pair, degrees by node.
@@ -59,12 +61,17 @@ class Graph:
 
     def __post_init__(self) -> None:
         n = len(self.distance)
+        require(n > 0 and self.path_edges.shape[-1] > 0, "path_edges", self.path_edges, "a node or more, and room for a hop", "Build it by Graph.from_edges.")
+        if readable(self.path_edges):
+            low = int(self.path_edges.min())
+            require(low >= -1, "path_edges", low, "edge ids, −1 after the end of a path", "Number edges from 0.")
         for name, shape in (("distance", (n, n)), ("in_degree", (n,)), ("out_degree", (n,)), ("path_edges", (n, n))):
             t = getattr(self, name)
             require(t.dtype == torch.int64 and t.shape[: len(shape)] == shape and t.ndim == len(shape) + (name == "path_edges"), name, t,
                     f"int64 of shape {shape}" + ", hops last" * (name == "path_edges"), "Build it by Graph.from_edges.")
 
     @classmethod
+    @checked
     def from_edges(cls, nodes: int, edges: Sequence[tuple[int, int]]) -> Graph:
         """Breadth-first search from every node along directed edges (source, target), on the host, for small graphs.
 
@@ -72,8 +79,8 @@ class Graph:
         kept, which is the path that the release's Floyd–Warshall loop finds.
         """
         require_count("nodes", nodes)
-        require(all(len(e) == 2 and all(0 <= int(v) < nodes for v in e) for e in edges), "edges", edges, f"pairs of ids in 0..{nodes - 1}",
-                "Count nodes from 0.")
+        pairs = all(isinstance(e, Sequence) and len(e) == 2 and all(whole_number(v) is not None and 0 <= v < nodes for v in e) for e in edges)
+        require(pairs, "edges", edges, f"pairs of ids in 0..{nodes - 1}", "Count nodes from 0.")
         number = {(int(a), int(b)): i for i, (a, b) in enumerate(edges)}
         require(len(number) == len(edges), "edges", edges, "each pair once", "Merge the features of parallel edges.")
         after = [[b for a, b in number if a == node] for node in range(nodes)]
@@ -83,17 +90,20 @@ class Graph:
                    torch.tensor([len(a) for a in after]),
                    torch.tensor([[path + [-1] * (longest - len(path)) for path in row] for row in paths]))
 
+    @checked
     def permute(self, order: Int[Tensor, "N"]) -> Graph:
         """The same graph with node order[n] stored at n: rows by order, pairs by [order][:, order]. Edge ids stay."""
         axes = {"distance": "N N", "in_degree": "N", "out_degree": "N", "path_edges": "N N hops"}
         moved = transport({name: Field(getattr(self, name), names) for name, names in axes.items()}, move=Move.permute(order))
         return Graph(**{name: field.values for name, field in moved.items()})
 
+    @checked
     def within(self, limit: int) -> Bool[Tensor, "N N"]:
         """True where the distance is below ``limit``: what the released collator lets a row read (limit 20). Disconnected is False."""
         return (self.distance >= 0) & (self.distance < require_count("limit", limit, 0))
 
 
+@checked
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PairBias(ScoreBias):
     """One number for each (head, node pair); positions are node ids, so a permuted geometry carries its pairs along."""
@@ -104,7 +114,9 @@ class PairBias(ScoreBias):
     def heads(self) -> int:
         return self.pairs.shape[0]
 
-    def materialize(self, query_positions, key_positions, dtype=torch.float32):
+    @checked
+    def materialize(self, query_positions: Int[Tensor, "*B Q"], key_positions: Int[Tensor, "*B K"],
+                    dtype: torch.dtype = torch.float32) -> Float[Tensor, "B H Q K"]:
         for name, ids in (("query_positions", query_positions), ("key_positions", key_positions)):
             if readable(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < self.pairs.shape[1]:
                 raise PositionRangeError(name, int(ids.max()), f"node ids in 0..{self.pairs.shape[1] - 1}", "Positions name nodes, not slots.")
@@ -122,6 +134,7 @@ class GraphDegrees(nn.Module):
         for weight in (self.in_weight, self.out_weight):
             nn.init.normal_(weight, std=0.02)
 
+    @checked
     def forward(self, graph: Graph) -> StateRows:
         for name in ("in_degree", "out_degree"):
             _require_rows(name, getattr(graph, name), len(self.in_weight))
@@ -135,23 +148,27 @@ class GraphPath(nn.Module):
     The paper's form needs weights for every hop and refuses a longer path; the released form drops what lies past the table.
     """
 
+    @checked
     def __init__(self, heads: int, width: int, max_hops: int = 1, *, form: str) -> None:
         super().__init__()
         self.form, self.heads, self.max_hops = require_choice("form", form, PATH_FORMS), require_count("heads", heads), require_count("max_hops", max_hops)
         require(form != "direct" or max_hops == 1, "max_hops", max_hops, "1 in the direct form", "It reads one edge.")
-        inner = require_count("width", width) if form == "paper" else heads
+        require_count("width", width)
+        inner = width if form == "paper" else heads
         self.edge_weight = None if form == "paper" else nn.Parameter(torch.empty(width, heads))
         self.hop_weight = None if form == "direct" else nn.Parameter(torch.empty(max_hops, inner, heads))
         for weight in self.parameters():
             nn.init.normal_(weight, std=0.02)
 
-    def forward(self, graph: Graph, edges: Tensor) -> Float[Tensor, "H N N"]:
-        floats, width = edges.dtype.is_floating_point, self.hop_weight.shape[1] if self.form == "paper" else None
+    @checked
+    def forward(self, graph: Graph, edges: Float[Tensor, "E F"] | Int[Tensor, "E F"]) -> Float[Tensor, "H N N"]:
+        floats = edges.dtype.is_floating_point
         if self.form == "paper":
-            require(floats and edges.ndim == 2 and edges.shape[1] == width, "edges", edges, f"features [E, {width}]", "Give one row an edge.")
+            width, dtype = self.hop_weight.shape[1], self.hop_weight.dtype
+            require(edges.dtype == dtype and edges.shape[1] == width, "edges", edges, f"{dtype} features [E, {width}]", "Give one row an edge.")
             _require_rows("distance", graph.distance, self.max_hops + 1)
         else:
-            require(not floats and edges.ndim == 2, "edges", edges, "category rows, int64 [E, F]", "Embed ids, not features.")
+            require(not floats, "edges", edges, "category rows, int64 [E, F]", "Embed ids, not features.")
             _require_rows("edges", edges, len(self.edge_weight))
         if readable(graph.path_edges):
             last = int(graph.path_edges.max())
@@ -182,6 +199,7 @@ class GraphBias(nn.Module):
         edges without a path module, or the reverse.
     """
 
+    @checked
     def __init__(self, heads: int, max_distance: int, *, path: GraphPath | None = None, graph_token: bool = False) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(require_count("max_distance", max_distance, 0) + 2, require_count("heads", heads)))
@@ -191,6 +209,7 @@ class GraphBias(nn.Module):
             nn.init.normal_(weight, std=0.02)
         self.path = path
 
+    @checked
     def classes(self, distance: Int[Tensor, "N N"]) -> Int[Tensor, "N N"]:
         """Table row of each pair: its distance, or the last row where it is disconnected."""
         _require_rows("distance", distance, len(self.weight) - 1)
@@ -198,6 +217,7 @@ class GraphBias(nn.Module):
         distance = distance.masked_fill(distance >= len(self.weight) - 1, len(self.weight))
         return distance.masked_fill(distance == DISCONNECTED, len(self.weight) - 1)
 
+    @checked
     def forward(self, graph: Graph, edges: Tensor | None = None) -> PairBias:
         require((edges is None) == (self.path is None), "edges", edges, "edges exactly when the module has a path", "Pass both or neither.")
         pairs = embedding(self.classes(graph.distance), self.weight).movedim(-1, 0)

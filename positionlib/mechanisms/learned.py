@@ -16,10 +16,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from positionlib.contract import KINDS, checked
 from positionlib.errors import PositionRangeError, require, require_choice, require_count
 from positionlib.geometry import AttentionGeometry
 from positionlib.padding import visible_from_mask
-from positionlib.rules import integers, readable
+from positionlib.rules import integers, readable, require_ids, require_values
 from positionlib.terms import StateRows
 
 POLICIES = ("contiguous", "compress_active", "roberta", "opt", "generation_v4", "generation_v5")
@@ -35,7 +36,8 @@ class LearnedAbsolute(nn.Module):
     Raises
     ------
     PositionRangeError
-        a position without a row, before any lookup, naming the position and the row count. Nothing wraps around.
+        a position without a row, before any lookup, naming the position and the row count: nothing wraps around. A compiled or exported
+        graph has no values to look at; there this check belongs to whoever builds the geometry.
     """
 
     def __init__(self, rows: int, d_model: int, *, row_offset: int = 0) -> None:
@@ -51,6 +53,7 @@ class LearnedAbsolute(nn.Module):
         """How many positions have a row."""
         return self.weight.shape[0] - self.row_offset
 
+    @checked
     def row_ids(self, positions: Int[Tensor, "*B N"]) -> Int[Tensor, "*B N"]:
         """Table rows of logical positions, int64, checked on the host. A compiled graph has no values to look at and checks nothing."""
         positions = integers("position", positions)
@@ -62,6 +65,7 @@ class LearnedAbsolute(nn.Module):
                                              "Shorten the call or migrate the table to more rows; new rows are untrained.")
         return positions + self.row_offset
 
+    @checked
     def forward(self, geometry: AttentionGeometry) -> StateRows:
         """Rows [N, D] or [B, N, D] of the geometry's query positions."""
         return StateRows(rows=nn.functional.embedding(self.row_ids(geometry.query_positions), self.weight), mark="learned_absolute")
@@ -89,6 +93,7 @@ def table_gradient(upstream: Float[Tensor, "*B N D"], row_ids: Int[Tensor, "*B N
     return wide.new_zeros(rows, upstream.shape[-1]).index_add(0, row_ids.reshape(-1), wide).to(upstream.dtype)
 
 
+@checked
 def position_ids_from_mask(mask: Bool[Tensor, "B N"] | Int[Tensor, "B N"], policy: str, *, past: int = 0,
                            padding_idx: int | None = None) -> Int[Tensor, "B N"]:
     """Position ids (or table rows) of a padded batch under a named policy. ``mask`` is 1 or True for real tokens.
@@ -121,6 +126,7 @@ def position_ids_from_mask(mask: Bool[Tensor, "B N"] | Int[Tensor, "B N"], polic
     return (past + count - 1).clamp_min(0)
 
 
+@checked
 def admit_position_ids(buffer: Tensor, rows: int) -> Int[Tensor, "rows"]:
     """A stored range buffer, admitted only when it is the integers 0..rows−1.
 
@@ -129,20 +135,23 @@ def admit_position_ids(buffer: Tensor, rows: int) -> Int[Tensor, "rows"]:
     PositionContractError
         floats (a half-precision checkpoint that cast its index buffer), another length, or other values.
     """
-    require(not buffer.dtype.is_floating_point and buffer.dtype != torch.bool, "position_ids", buffer, "an integer buffer",
+    require(buffer.dtype in KINDS["Int"][1] and buffer.layout == torch.strided, "position_ids", buffer, "an integer buffer",
             "The checkpoint cast its indices: drop the buffer and regenerate arange(rows).")
+    require_values("position_ids", buffer)
     flat = buffer.reshape(-1).long()
-    require(torch.equal(flat, torch.arange(rows, device=buffer.device)), "position_ids", buffer, f"arange({rows})",
+    require(torch.equal(flat, torch.arange(require_count("rows", rows), device=buffer.device)), "position_ids", buffer, f"arange({rows})",
             "Regenerate the range from the configuration.")
     return flat
 
 
+@checked
 def row_support(lengths: Sequence[int], rows: int) -> Int[Tensor, "rows"]:
     """c_r = how many examples are longer than r, and so address row r."""
     given = torch.tensor([require_count("lengths", n, 0) for n in lengths], dtype=torch.long)
     return (given[:, None] > torch.arange(require_count("rows", rows))[None, :]).sum(0)
 
 
+@checked
 def coverage(position_ids: Int[Tensor, "B N"], mask: Bool[Tensor, "B N"] | Int[Tensor, "B N"], rows: int) -> Int[Tensor, "rows"]:
     """How often each row is addressed by a real token.
 

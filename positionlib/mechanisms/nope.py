@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from torch import nn
 
+from positionlib.contract import checked
 from positionlib.errors import require
 from positionlib.geometry import AttentionGeometry
 from positionlib.terms import VisibilityOnly
@@ -18,6 +19,7 @@ from positionlib.terms import VisibilityOnly
 class NoPE(nn.Module):
     """module(geometry) returns :class:`VisibilityOnly`, and refuses a geometry that is not causal."""
 
+    @checked
     def forward(self, geometry: AttentionGeometry) -> VisibilityOnly:
         """No bias; only the demand for a causal mask."""
         require(geometry.causal, "geometry.causal", geometry.causal, "True for a model without positions",

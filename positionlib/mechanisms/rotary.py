@@ -12,7 +12,7 @@ Contract
 - shape: q [B, H, Q, D] and k [B, Hkv, K, D] keep theirs; grouped heads turn alike.
 - parameter or buffer state: frequencies [r/2], float64, in no checkpoint; they follow a device and never a dtype.
 - training path: nothing to train; a rotation hands gradients on, turned back, with their norm.
-- runtime offset: the position of each row. A key rotated at its own position may be cached (:class:`positionlib.terms.QKTransform`).
+- runtime offset: the position of each row. A key rotated at its own position may be cached (:class:`positionlib.rotation.QKTransform`).
 - failure modes: the other pairing (no shape differs), a base or rotary_dim of another checkpoint, phases in float16 or bfloat16, a
   decode step at position 0, keys rotated twice, one of q and k left unrotated.
 - compiled or exported: positions beyond 2⁵³ are not noticed.
@@ -29,8 +29,8 @@ from torch import Tensor
 from positionlib.errors import require, require_choice, require_count
 from positionlib.frequencies import FrequencyBuffer
 from positionlib.geometry import AttentionGeometry
+from positionlib.rotation import PAIRINGS, QKTransform
 from positionlib.rules import frequency_ladder
-from positionlib.terms import PAIRINGS, QKTransform
 
 
 class Rotary(FrequencyBuffer):

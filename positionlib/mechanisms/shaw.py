@@ -26,9 +26,10 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from positionlib.attention import class_mass, pick
+from positionlib.contract import checked
 from positionlib.errors import PositionRangeError, require, require_choice, require_count
 from positionlib.geometry import AttentionGeometry
-from positionlib.rules import Clip, check_sign, integers, readable
+from positionlib.rules import Clip, check_sign, integers, readable, require_ids
 from positionlib.terms import Relation
 
 SIDES = ("both", "keys", "values")
@@ -75,6 +76,7 @@ class ShawRelative(RelationTables):
         super().__init__(rule.num_classes, d_head, heads=heads, sides=sides, d_value=d_value)
         self.rule, self.sign = rule, check_sign(sign)
 
+    @checked
     def forward(self, geometry: AttentionGeometry) -> Relation:
         """The relation of this call."""
         geometry.require_shared_frame("clipped offsets")
@@ -84,18 +86,20 @@ class ShawRelative(RelationTables):
         return f"max_distance={self.rule.max_distance}, sign={self.sign!r}"
 
 
+@checked
 @dataclass(frozen=True)
 class EdgeTypes:
     """Class ids that are given, not computed from an offset: 0..num_classes−1."""
 
     num_classes: int
 
+    @checked
     def classes(self, edge_types: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
         """The ids themselves, int64, after a look at their range (a compiled graph has no values to look at)."""
-        edge_types = integers("edge_types", edge_types)
         return require_rows("edge_types", edge_types, edge_types, self.num_classes)
 
 
+@checked
 @dataclass(frozen=True, eq=False, kw_only=True)
 class EdgeRelation(Relation):
     """A relation whose class of every pair is given: ``edge_types[.., i, j]`` labels the edge from query i to key j."""
@@ -131,6 +135,7 @@ class EdgeRelative(RelationTables):
         super().__init__(require_count("num_types", num_types), d_head, heads=heads, sides=sides, d_value=d_value)
         self.rule = EdgeTypes(num_types)
 
+    @checked
     def forward(self, geometry: AttentionGeometry, edge_types: Int[Tensor, "*B Q K"]) -> EdgeRelation:
         """The relation of this call."""
         pairs = (geometry.query_length, geometry.key_length)
@@ -145,8 +150,11 @@ class EdgeRelative(RelationTables):
         return f"num_types={self.rule.num_classes}"
 
 
+@checked
 def direct_rows(table: Float[Tensor, "*H C D"], classes: Int[Tensor, "*B Q K"]) -> Float[Tensor, "B H Q K D"]:
     """The relation vector of every pair, [1|B, 1|H, Q, K, D]: the object that the compact schedule never builds."""
+    require_ids("classes", classes, table.shape[-2])
+    require(classes.ndim in (2, 3), "classes", classes, "[Q, K] or [B, Q, K]", "Class ids are shared by the heads.")
     if table.ndim == 2:
         rows = table[classes].unsqueeze(-4)
     else:
@@ -154,26 +162,39 @@ def direct_rows(table: Float[Tensor, "*H C D"], classes: Int[Tensor, "*B Q K"]) 
     return rows if rows.ndim == 5 else rows[None]
 
 
+@checked
 def direct_key_scores(q: Float[Tensor, "B H Q D"], table: Float[Tensor, "*H C D"], classes: Int[Tensor, "*B Q K"]) -> Float[Tensor, "B H Q K"]:
     """q_i · a_ij by gathering a vector for each pair, unscaled: the plainest oracle."""
+    _check_heads(table, q)
     return torch.einsum("bhqd,bhqkd->bhqk", q, direct_rows(table, classes))
 
 
+@checked
 def compact_key_scores(q: Float[Tensor, "B H Q D"], table: Float[Tensor, "*H C D"], classes: Int[Tensor, "*B Q K"]) -> Float[Tensor, "B H Q K"]:
     """The same from the scores of all classes, q · Rᵀ [B, H, Q, C], of which every pair takes its own."""
+    _check_heads(table, q)
     return pick(q @ table.mT, classes)
 
 
+@checked
 def direct_value_sum(probabilities: Float[Tensor, "B H Q K"], table: Float[Tensor, "*H C D"],
                      classes: Int[Tensor, "*B Q K"]) -> Float[Tensor, "B H Q D"]:
     """Σ_j α_ij a_ij by gathering a vector for each pair."""
+    _check_heads(table, probabilities)
     return torch.einsum("bhqk,bhqkd->bhqd", probabilities, direct_rows(table, classes))
 
 
+@checked
 def compact_value_sum(probabilities: Float[Tensor, "B H Q K"], table: Float[Tensor, "*H C D"],
                       classes: Int[Tensor, "*B Q K"]) -> Float[Tensor, "B H Q D"]:
     """The same from the probability that falls on each class, [B, H, Q, C]."""
+    _check_heads(table, probabilities)
     return class_mass(probabilities, classes, table.shape[-2]) @ table
+
+
+def _check_heads(table: Tensor, by_head: Tensor) -> None:
+    require(table.ndim == 2 or table.ndim == 3 and len(table) == by_head.shape[1], "table", table, f"[C, D], or [{by_head.shape[1]}, C, D]",
+            "Give one table for all heads, or one for each.")
 
 
 @dataclass(frozen=True)
@@ -189,6 +210,7 @@ class RelationLedger:
     scores: int
 
 
+@checked
 def memory_ledger(batch: int, heads: int, queries: int, keys: int, d_head: int, max_distance: int, *, per_head: bool = False,
                   batched_classes: bool = False, d_value: int | None = None) -> RelationLedger:
     """What Shaw's tables and the two schedules hold, in elements.
@@ -204,6 +226,7 @@ def memory_ledger(batch: int, heads: int, queries: int, keys: int, d_head: int, 
                           compact_keys=b * h * q * classes, compact_values=b * h * q * classes, scores=b * h * q * k)
 
 
+@checked
 def require_rows(field: str, values: Int[Tensor, "*shape"], ids: Int[Tensor, "*shape"], rows: int) -> Int[Tensor, "*shape"]:
     """Return ``ids`` when all are in 0..rows−1; the refusal names the value behind the first that is not, and the row count."""
     if readable(ids):

@@ -27,6 +27,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from positionlib.contract import checked
 from positionlib.errors import require, require_choice, require_count
 from positionlib.geometry import AttentionGeometry
 from positionlib.mechanisms.shaw import RelationTables, compact_key_scores, require_rows
@@ -36,6 +37,7 @@ from positionlib.terms import ByOffset, Decomposition, Relation, Term
 BERT_VARIANTS = ("relative_key", "relative_key_query")
 
 
+@checked
 @dataclass(frozen=True)
 class BertDistances:
     """Class i − j + P − 1 of a query-minus-key offset; an offset of P or more, either way, has no row and is refused."""
@@ -46,12 +48,14 @@ class BertDistances:
     def num_classes(self) -> int:
         return 2 * self.max_positions - 1
 
+    @checked
     def classes(self, offset: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
         """Table rows, int64; PositionRangeError names the first offset without one."""
         offset = integers("offset", offset)
         return require_rows("offset", offset, offset + self.max_positions - 1, self.num_classes)
 
 
+@checked
 @dataclass(frozen=True)
 class ZeroPadded:
     """Class j − i + k − 1 within the table, and one more class, the last, for every offset beyond it: its vector is zero.
@@ -71,12 +75,14 @@ class ZeroPadded:
     def num_classes(self) -> int:
         return self.rows + 1
 
+    @checked
     def classes(self, offset: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
         """Class ids, int64, of key-minus-query offsets."""
         row = integers("offset", offset) + self.max_distance - 1
         return row.masked_fill((row < 0) | (row >= self.rows), self.rows)
 
 
+@checked
 @dataclass(frozen=True, eq=False, kw_only=True)
 class QueryKeyRelation(Decomposition):
     """BERT's relative_key_query: the same relation vector meets the query and the key."""
@@ -84,7 +90,9 @@ class QueryKeyRelation(Decomposition):
     table: Float[Tensor, "C D"]
     rule: BertDistances
 
-    def scores(self, q, k, query_positions, key_positions, scale):
+    @checked
+    def scores(self, q: Float[Tensor, "B H Q D"], k: Float[Tensor, "B H K D"], query_positions: Int[Tensor, "*B Q"],
+               key_positions: Int[Tensor, "*B K"], scale: float) -> Float[Tensor, "B H Q K"]:
         require(self.table.shape[-1] == q.shape[-1], "weight", self.table, f"width {q.shape[-1]}, as q", "Give rows as wide as a head.")
         classes, table = self.rule.classes(query_positions[..., :, None] - key_positions[..., None, :]), self.table.to(q.dtype)
         from_query = compact_key_scores(q, table, classes)
@@ -112,6 +120,7 @@ class BertRelative(nn.Module):
         self.variant, self.rule = require_choice("variant", variant, BERT_VARIANTS), BertDistances(require_count("max_positions", max_positions))
         self.weight = nn.Parameter(torch.randn(self.rule.num_classes, require_count("d_head", d_head)) * 0.02)
 
+    @checked
     def forward(self, geometry: AttentionGeometry) -> Term:
         """The term of this call."""
         self.rule.classes(geometry.offsets("query_minus_key"))  # refuse here, not in the middle of a stack
@@ -140,6 +149,7 @@ class MusicRelative(RelationTables):
         super().__init__(rule.rows, d_head, heads=heads, sides=sides, d_value=d_value)
         self.rule = rule
 
+    @checked
     def forward(self, geometry: AttentionGeometry) -> Relation:
         """The relation of this call."""
         geometry.require_shared_frame("relative distances")
@@ -147,8 +157,9 @@ class MusicRelative(RelationTables):
                 "A causal table has no row for the future: use the table of this stack.")
         tables = {name: None if table is None else _with_zero_row(table)
                   for name, table in (("key_table", self.key_table), ("value_table", self.value_table))}
-        return Relation(**tables, rule=self.rule, sign="key_minus_query")
+        return Relation(**tables, rule=self.rule, sign="key_minus_query", requires="causal" if self.rule.causal else "bidirectional")
 
+    @checked
     def rows_in_order(self, length: int) -> Float[Tensor, "*H R D"]:
         """Key vectors of the offsets −(L−1)..0 (causal) or −(L−1)..L−1: q times them is what ``skew`` aligns."""
         require(self.key_table is not None, "key_table", None, "a key side", "Build the module with sides='keys' or 'both'.")
@@ -159,6 +170,7 @@ class MusicRelative(RelationTables):
         return f"max_distance={self.rule.max_distance}, causal={self.rule.causal}"
 
 
+@checked
 def skew(compact: Float[Tensor, "*B L L"]) -> Float[Tensor, "*B L L"]:
     """From columns of offsets −(L−1)..0 to columns of keys 0..L−1, by one pad and one reshape (the memory-saving procedure).
 
@@ -168,12 +180,14 @@ def skew(compact: Float[Tensor, "*B L L"]) -> Float[Tensor, "*B L L"]:
     return nn.functional.pad(compact, (1, 0)).reshape(*compact.shape[:-2], length + 1, length)[..., 1:, :]
 
 
+@checked
 def unskew(aligned: Float[Tensor, "*B L L"]) -> Float[Tensor, "*B L L"]:
     """The way back, for the value side: entry [i, c] becomes aligned[i, i + c − L + 1] where that key exists."""
     length = _rows(aligned, aligned.shape[-1])
     return nn.functional.pad(aligned, (0, 0, 1, 0)).reshape(*aligned.shape[:-2], length, length + 1)[..., 1:]
 
 
+@checked
 def skew_bidirectional(compact: Float[Tensor, "*B L R"]) -> Float[Tensor, "*B L L"]:
     """From columns of offsets −(L−1)..L−1 to columns of keys: entry [i, j] is compact[i, j − i + L − 1], all of them defined."""
     length = _rows(compact, (compact.shape[-1] + 1) // 2)

@@ -23,16 +23,18 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from positionlib.contract import checked
 from positionlib.errors import PositionContractError, require, require_choice, require_count
 from positionlib.frequencies import FrequencyBuffer
 from positionlib.geometry import AttentionGeometry
-from positionlib.rules import frequency_ladder, integers
+from positionlib.rules import frequency_ladder, integers, require_phase
 from positionlib.terms import StateRows
 
 LAYOUTS = ("interleaved", "concatenated")
 ODD_WIDTHS = ("error", "drop_last_cosine", "zero_pad", "next_even")
 
 
+@checked
 def inverse_frequencies(d_model: int, *, base: float = 10_000.0, ladder: str = "paper", odd_width: str = "error") -> Float[Tensor, "P"]:
     """ω_i in radians a position, float64, one for each sine.
 
@@ -52,6 +54,7 @@ def inverse_frequencies(d_model: int, *, base: float = 10_000.0, ladder: str = "
     return frequency_ladder(pairs, width, base, ladder=ladder)
 
 
+@checked
 def sinusoidal_rows(positions: Int[Tensor, "*B N"], d_model: int, *, base: float = 10_000.0, layout: str = "interleaved",
                     ladder: str = "paper", odd_width: str = "error", construction_dtype: torch.dtype = torch.float64,
                     output_dtype: torch.dtype = torch.float32) -> Float[Tensor, "*B N D"]:
@@ -60,13 +63,15 @@ def sinusoidal_rows(positions: Int[Tensor, "*B N"], d_model: int, *, base: float
     Raises
     ------
     PositionContractError
-        positions that are not integers, a construction dtype below float32, an unknown layout, or a width that
+        positions that are not integers or that the construction dtype no longer tells apart, a construction dtype below float32, an
+        unknown layout, or a width that
         :func:`inverse_frequencies` refuses.
     """
     frequencies = inverse_frequencies(d_model, base=base, ladder=ladder, odd_width=odd_width)
     return _rows(positions, frequencies, d_model, layout, odd_width, construction_dtype, output_dtype)
 
 
+@checked
 def sinusoidal_table(length: int, d_model: int, *, offset: int = 0, **settings) -> Float[Tensor, "length D"]:
     """Rows offset..offset+length-1; a chunk is the slice of the long table. Settings as in :func:`sinusoidal_rows`."""
     require_count("offset", offset, 0)
@@ -76,6 +81,7 @@ def sinusoidal_table(length: int, d_model: int, *, offset: int = 0, **settings) 
 class Sinusoidal(FrequencyBuffer):
     """module(geometry) returns the :class:`StateRows` of the query positions; module.add(x, geometry) adds them."""
 
+    @checked
     def __init__(self, d_model: int, *, base: float = 10_000.0, layout: str = "interleaved", ladder: str = "paper",
                  odd_width: str = "error", construction_dtype: torch.dtype = torch.float64,
                  output_dtype: torch.dtype = torch.float32) -> None:
@@ -84,12 +90,14 @@ class Sinusoidal(FrequencyBuffer):
         self.d_model, self.base, self.layout, self.ladder, self.odd_width = d_model, base, layout, ladder, odd_width
         self.construction_dtype, self.output_dtype = construction_dtype, output_dtype
 
+    @checked
     def forward(self, geometry: AttentionGeometry) -> StateRows:
         """Rows [N, D] or [B, N, D] of the geometry's query positions."""
         rows = _rows(geometry.query_positions, self.inverse_frequency, self.d_model, self.layout, self.odd_width, self.construction_dtype,
                      self.output_dtype)
         return StateRows(rows=rows, mark="sinusoidal")
 
+    @checked
     def add(self, x: Float[Tensor, "B N D"], geometry: AttentionGeometry, *, batch_first: bool = True) -> Float[Tensor, "B N D"]:
         """x + rows. A sequence-first state [N, B, D] is named by ``batch_first=False``: its shape cannot tell."""
         return self(geometry).add_to(x, batch_first=batch_first)
@@ -98,6 +106,7 @@ class Sinusoidal(FrequencyBuffer):
         return f"{self.d_model}, base={self.base:g}, layout={self.layout!r}, ladder={self.ladder!r}, odd_width={self.odd_width!r}"
 
 
+@checked
 def layout_permutation(d_model: int, source: str, target: str, *, odd_width: str = "error") -> Int[Tensor, "D"]:
     """Index p with rows_in_target = rows_in_source[..., p]. At an odd width the policy that made the rows decides where the last one goes.
 
@@ -120,11 +129,13 @@ def layout_permutation(d_model: int, source: str, target: str, *, odd_width: str
     return concatenated_from_interleaved if source == "interleaved" else concatenated_from_interleaved.argsort()
 
 
+@checked
 def convert_layout(rows: Float[Tensor, "*B D"], *, source: str, target: str, odd_width: str = "error") -> Float[Tensor, "*B D"]:
     """The same coordinates with their channels in the other order."""
     return rows[..., layout_permutation(rows.shape[-1], source, target, odd_width=odd_width).to(rows.device)]
 
 
+@checked
 def convert_layout_weight(weight: Float[Tensor, "O D"], *, source: str, target: str, odd_width: str = "error") -> Float[Tensor, "O D"]:
     """A downstream linear weight [out, D] with its columns permuted, so that weight' · rows' = weight · rows."""
     return convert_layout(weight, source=source, target=target, odd_width=odd_width)
@@ -133,6 +144,7 @@ def convert_layout_weight(weight: Float[Tensor, "O D"], *, source: str, target: 
 def _rows(positions, frequencies, d_model, layout, odd_width, construction_dtype, output_dtype):
     _check_conventions(layout, construction_dtype)
     positions = integers("positions", positions)
+    require_phase("positions", positions, construction_dtype)
     require(output_dtype.is_floating_point, "output_dtype", output_dtype, "a floating-point dtype", "Rows are sines and cosines.")
     phase = positions[..., None].to(construction_dtype) * frequencies.to(positions.device, construction_dtype)
     sine, cosine = phase.sin(), phase.cos()[..., : d_model // 2]

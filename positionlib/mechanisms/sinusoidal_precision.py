@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from positionlib.contract import checked
 from positionlib.errors import PositionContractError, require, require_choice, require_count
 from positionlib.mechanisms.sinusoidal import inverse_frequencies, sinusoidal_rows
 
@@ -40,6 +41,7 @@ class PrecisionReport:
     minimum_pair: tuple[int, int]
 
 
+@checked
 def first_position_alias(dtype: torch.dtype) -> tuple[int, int]:
     """The first two consecutive integers that ``dtype`` rounds to one number: 2^p and 2^p + 1 with p significand bits.
 
@@ -54,6 +56,7 @@ def first_position_alias(dtype: torch.dtype) -> tuple[int, int]:
     return boundary, boundary + 1
 
 
+@checked
 def precision_sweep(length: int, d_model: int, *, base: float = 10_000.0, dtype: torch.dtype = torch.bfloat16, cast: str = "table",
                     start: int = 0) -> PrecisionReport:
     """Measure rows start..start+length-1 after rounding to ``dtype`` where ``cast`` says. 2^17 rows of width 64 take seconds.
@@ -66,6 +69,7 @@ def precision_sweep(length: int, d_model: int, *, base: float = 10_000.0, dtype:
     """
     last = require_count("start", start, 0) + require_count("length", length, 2) - 1
     require_choice("cast", cast, CASTS)
+    require(dtype.is_floating_point, "dtype", dtype, "a floating-point dtype", "Integers round nothing.")
     require(cast != "positions" or last <= torch.finfo(dtype).max, "dtype", dtype, f"a range that reaches position {last}",
             "Cast the table instead: an infinite position has no sine.")
     positions = torch.arange(start, start + length)

@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from positionlib.contract import checked
 from positionlib.errors import require, require_choice, require_count
 from positionlib.geometry import AttentionGeometry
 from positionlib.rules import T5Buckets
@@ -59,13 +60,15 @@ class T5Bias(nn.Module):
         """The table as [buckets, heads], whatever the stored layout."""
         return self.weight if self.table_layout == "buckets_heads" else self.weight.T
 
+    @checked
     def forward(self, geometry: AttentionGeometry) -> ClassBias:
         """The bias of this call, [1|B, H, Q, K] once expanded."""
         geometry.require_shared_frame("T5 buckets")
         require(geometry.causal != self.rule.bidirectional, "bidirectional", self.rule.bidirectional,
                 f"{not geometry.causal}, since the geometry's causal is {geometry.causal}",
                 "An encoder's table is bidirectional, a causal decoder's is not: use the stack's own table.")
-        return ClassBias(table=self.table, rule=self.rule, sign="key_minus_query", score_scale=self.score_scale)
+        return ClassBias(table=self.table, rule=self.rule, sign="key_minus_query", score_scale=self.score_scale,
+                         requires="bidirectional" if self.rule.bidirectional else "causal")
 
     def extra_repr(self) -> str:
         r = self.rule

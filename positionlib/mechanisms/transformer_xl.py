@@ -26,9 +26,10 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from positionlib.attention import pick
+from positionlib.contract import checked
 from positionlib.errors import PositionRangeError, require, require_choice, require_count
 from positionlib.geometry import AttentionGeometry
-from positionlib.rules import frequency_ladder
+from positionlib.rules import frequency_ladder, require_phase
 from positionlib.terms import ByOffset, Decomposition
 
 BEYOND = ("nan", "zero", "leftovers")
@@ -36,6 +37,7 @@ MEMORY_LAYOUTS = ("time_first", "batch_first")
 EXT_RULES = ("documented", "released")
 
 
+@checked
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TransformerXLScores(Decomposition):
     """The four terms. Unless ``bidirectional``, a key after its query has no distance: it counts as distance 0 and must be hidden."""
@@ -47,15 +49,18 @@ class TransformerXLScores(Decomposition):
     base: float
     bidirectional: bool = False
 
+    @checked
     def relative_keys(self, distances: Int[Tensor, "R"]) -> Float[Tensor, "H R D"]:
         """r of each distance, projected for each head."""
         rows = relative_rows(distances, self.projection.shape[-1], clamp_len=self.clamp_len, base=self.base)
         return rows.to(self.projection.dtype) @ self.projection.mT
 
+    @checked
     def compact(self, q: Float[Tensor, "B H Q D"], distances: Int[Tensor, "R"]) -> Float[Tensor, "B H Q R"]:
         """(q + v) · r, one column a distance: BD before it is aligned with the keys."""
         return (q + self.position_bias[:, None].to(q.dtype)) @ self.relative_keys(distances).to(q.dtype).mT
 
+    @checked
     def parts(self, q: Float[Tensor, "B H Q D"], k: Float[Tensor, "B H K D"], query_positions: Int[Tensor, "*B Q"],
               key_positions: Int[Tensor, "*B K"]) -> dict[str, Float[Tensor, "B H Q K"]]:
         """The terms (a) to (d), unscaled, each [B, H, Q, K]."""
@@ -64,7 +69,9 @@ class TransformerXLScores(Decomposition):
         u, v = ((torch.zeros_like(q) + bias[:, None]).to(q.dtype) for bias in (self.content_bias, self.position_bias))
         return {"a": q @ k.mT, "b": pick(q @ r.mT, column), "c": u @ k.mT, "d": pick(v @ r.mT, column)}
 
-    def scores(self, q, k, query_positions, key_positions, scale):
+    @checked
+    def scores(self, q: Float[Tensor, "B H Q D"], k: Float[Tensor, "B H K D"], query_positions: Int[Tensor, "*B Q"],
+               key_positions: Int[Tensor, "*B K"], scale: float) -> Float[Tensor, "B H Q K"]:
         require(q.shape[1::2] == self.content_bias.shape, "term", tuple(self.content_bias.shape),
                 f"[heads, d_head] = {tuple(q.shape[1::2])}, as q", "Build the module for this model's heads.")
         distances, column = self._distances(query_positions, key_positions)
@@ -120,26 +127,31 @@ class TransformerXL(nn.Module):
                     f"a TransformerXL of {heads} heads of width {d_head}", "Layers that share u and v have the same heads.")
             self.content_bias, self.position_bias = tie_to.content_bias, tie_to.position_bias
 
+    @checked
     def forward(self, geometry: AttentionGeometry) -> TransformerXLScores:
         """The scores' description for this call."""
         geometry.require_shared_frame("Transformer-XL distances")
         require(geometry.causal != self.bidirectional, "causal", geometry.causal, f"{not self.bidirectional}, since bidirectional is {self.bidirectional}",
                 "Distances of the paper's model are i − j ≥ 0: the future has none, unless the module is bidirectional.")
         return TransformerXLScores(content_bias=self.content_bias, position_bias=self.position_bias, clamp_len=self.clamp_len, base=self.base,
-                                   projection=self.weight.unflatten(0, self.content_bias.shape), bidirectional=self.bidirectional)
+                                   projection=self.weight.unflatten(0, self.content_bias.shape), bidirectional=self.bidirectional,
+                                   requires="bidirectional" if self.bidirectional else "causal")
 
     def extra_repr(self) -> str:
         heads, d_head = self.content_bias.shape
         return f"{self.weight.shape[1]}, {heads}, {d_head}, clamp_len={self.clamp_len}, bidirectional={self.bidirectional}"
 
 
+@checked
 def relative_rows(distances: Int[Tensor, "R"], d_model: int, *, clamp_len: int | None = None, base: float = 10_000.0) -> Float[Tensor, "R d_model"]:
     """Sinusoidal rows of distances, float64, sines first and then cosines, before W_r."""
     clamped = distances if clamp_len is None else distances.clamp(-clamp_len, clamp_len)
+    require_phase("distances", clamped)
     phase = clamped.to(torch.float64)[:, None] * frequency_ladder(d_model // 2, d_model, base).to(distances.device)
     return torch.cat((phase.sin(), phase.cos()), -1)
 
 
+@checked
 def relative_shift(compact: Float[Tensor, "*B Q K"], *, beyond: str = "nan") -> Float[Tensor, "*B Q K"]:
     """Align columns of distances K−1..0 with keys 0..K−1, the queries at the end of the keys: one pad, one reshape.
 
@@ -193,7 +205,9 @@ class SegmentMemory:
         require_count("ext_len", self.ext_len, 0)
         require_choice("layout", self.layout, MEMORY_LAYOUTS)
         require_choice("ext_rule", self.ext_rule, EXT_RULES)
-        require(len(self.states) in (0, self.layers) and not any(s.requires_grad for s in self.states), "states", self.states,
+        counted = isinstance(self.states, tuple) and len(self.states) in (0, self.layers)
+        dense = counted and all(isinstance(s, Tensor) and s.ndim == 3 and s.layout == torch.strided for s in self.states)
+        require(dense and not any(s.requires_grad for s in self.states), "states", self.states,
                 f"none, or {self.layers} detached states", "Start empty and let update() make them.")
 
     @property
@@ -205,6 +219,7 @@ class SegmentMemory:
     def _time(self) -> int:
         return MEMORY_LAYOUTS.index(self.layout)
 
+    @checked
     def extend(self, layer: int, hidden: Float[Tensor, "Q B D"]) -> Float[Tensor, "K B D"]:
         """[memory of this layer's input ; hidden] along time: the rows of which keys and values are made."""
         if require_count("layer", layer, 0) >= self.layers:
@@ -212,6 +227,7 @@ class SegmentMemory:
         self._check(hidden, layer)
         return torch.cat((self.states[layer], hidden), self._time) if self.states else hidden
 
+    @checked
     def update(self, hidden_states: Sequence[Float[Tensor, "Q B D"]]) -> SegmentMemory:
         """The memory after a segment whose states, in layer order, are these."""
         require(len(hidden_states) == self.layers, "hidden_states", len(hidden_states), f"{self.layers}, one a layer", "Keep the layer order.")
@@ -225,6 +241,7 @@ class SegmentMemory:
         # A copy: neither a graph nor the whole extended tensor stays alive behind it.
         return replace(self, states=tuple(x.detach().narrow(self._time, start, end - start).clone() for x in extended))
 
+    @checked
     def geometry(self, length: int, *, same_length: bool = False, device: torch.device | str | None = None) -> AttentionGeometry:
         """The causal geometry of a segment of ``length`` rows behind this memory, which starts at position 0.
 
@@ -244,6 +261,7 @@ class SegmentMemory:
         if self.states:
             kept = self.states[layer]
             same = (kept.shape[1 - self._time], kept.shape[2]) == (hidden.shape[1 - self._time], hidden.shape[2])
-            require(same and kept.dtype == hidden.dtype, "hidden", hidden, f"batch, width and dtype of the memory {tuple(kept.shape)}",
+            require(same and (kept.dtype, kept.device) == (hidden.dtype, hidden.device), "hidden", hidden,
+                    f"batch, width, dtype and device of the memory {tuple(kept.shape)}",
                     "One memory serves one batch of running texts, in one layout.")
 

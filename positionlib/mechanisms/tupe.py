@@ -26,12 +26,14 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from positionlib.contract import checked
 from positionlib.errors import PositionRangeError, require, require_count
 from positionlib.geometry import AttentionGeometry
-from positionlib.rules import T5Buckets, readable
+from positionlib.rules import T5Buckets, readable, require_ids
 from positionlib.terms import Decomposition
 
 
+@checked
 def override_cls(scores: Float[Tensor, "*B Q K"], query_is_cls: Bool[Tensor, "*B Q"], key_is_cls: Bool[Tensor, "*B K"],
                  cls_to_other: Float[Tensor, "*B 1 1"], other_to_cls: Float[Tensor, "*B 1 1"]) -> Float[Tensor, "*B Q K"]:
     """Position scores with the CLS column replaced, then the CLS row: (CLS, CLS) is cls_to_other."""
@@ -39,6 +41,7 @@ def override_cls(scores: Float[Tensor, "*B Q K"], query_is_cls: Bool[Tensor, "*B
     return torch.where(query_is_cls[..., :, None], cls_to_other, columns)
 
 
+@checked
 def cls_buckets(rule: T5Buckets, query_positions: Int[Tensor, "*B Q"], key_positions: Int[Tensor, "*B K"],
                 cls_position: int = 0) -> Int[Tensor, "*B Q K"]:
     """Bucket ids of TUPE-R: the rule's own, the extra id num_buckets in the CLS column, then num_buckets / 2 in the CLS row.
@@ -51,6 +54,7 @@ def cls_buckets(rule: T5Buckets, query_positions: Int[Tensor, "*B Q"], key_posit
     return own.masked_fill(query_positions[..., :, None] == cls_position, rule.num_buckets // 2)
 
 
+@checked
 @dataclass(frozen=True, eq=False, kw_only=True)
 class UntiedScores(Decomposition):
     """Content scores plus one finished bias [1|B, H, Q, K], which belongs to the positions it was made for."""
@@ -59,11 +63,15 @@ class UntiedScores(Decomposition):
     query_positions: Int[Tensor, "*B Q"]
     key_positions: Int[Tensor, "*B K"]
 
-    def scores(self, q, k, query_positions, key_positions, scale):
+    @checked
+    def scores(self, q: Float[Tensor, "B H Q D"], k: Float[Tensor, "B H K D"], query_positions: Int[Tensor, "*B Q"],
+               key_positions: Int[Tensor, "*B K"], scale: float) -> Float[Tensor, "B H Q K"]:
         for name, made, asked in (("query_positions", self.query_positions, query_positions), ("key_positions", self.key_positions, key_positions)):
             same = made.shape == asked.shape and (not readable(made) or torch.equal(made, asked))
             require(same, name, asked, "the positions that the term was made for", "Call the module with this geometry.")
-        require(self.bias.shape[1] == q.shape[1], "bias", self.bias, f"{q.shape[1]} heads, as q", "Build the module for the model's heads.")
+        wanted = (*q.shape[1:3], k.shape[2])
+        require(self.bias.shape in ((1, *wanted), (len(q), *wanted)), "bias", self.bias,
+                f"[1 or {len(q)}, {wanted[0]} heads, {wanted[1]}, {wanted[2]}], as q and k", "Build the module for the model's heads.")
         return (q @ k.mT) * scale + self.bias.to(q.dtype)
 
     def slice_queries(self, start, stop):
@@ -87,6 +95,7 @@ class TUPE(nn.Module):
         a position without a row.
     """
 
+    @checked
     def __init__(self, heads: int, d_model: int, max_length: int, *, relative: T5Buckets | None = None, cls_position: int | None = 0) -> None:
         super().__init__()
         self.heads, self.max_length, self.relative = require_count("heads", heads), require_count("max_length", max_length), relative
@@ -108,12 +117,16 @@ class TUPE(nn.Module):
         """1/√(2d), of content and of position scores."""
         return 1.0 / math.sqrt(2 * (self.weight.shape[1] // self.heads))
 
+    @checked
     def row_scores(self, query_rows: Int[Tensor, "*B Q"], key_rows: Int[Tensor, "*B K"]) -> Float[Tensor, "*B H Q K"]:
         """Scaled products of table rows, before the CLS edit."""
+        for name, ids in (("query_rows", query_rows), ("key_rows", key_rows)):
+            require_ids(name, ids, len(self.weight))
         rows = self.norm(self.weight)
         q, k = (p(rows).unflatten(-1, (self.heads, -1)) for p in (self.query_proj, self.key_proj))
         return torch.einsum("...qhd,...khd->...hqk", q[query_rows] * self.scale, k[key_rows])
 
+    @checked
     def forward(self, geometry: AttentionGeometry) -> UntiedScores:
         """The term of this call, for all layers."""
         geometry.require_shared_frame("TUPE positions")
@@ -131,6 +144,7 @@ class TUPE(nn.Module):
             bias = bias + self.relative_weight[self.buckets(queries, keys)].movedim(-1, -3)
         return UntiedScores(bias=bias if bias.ndim == 4 else bias[None], query_positions=queries, key_positions=keys, score_scale=self.scale)
 
+    @checked
     def buckets(self, query_positions: Int[Tensor, "*B Q"], key_positions: Int[Tensor, "*B K"]) -> Int[Tensor, "*B Q K"]:
         """Bucket id of every pair under TUPE-R, with the two CLS ids where the model has a CLS."""
         if self.cls_position is None:

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from positionlib.geometry import AttentionGeometry
 from positionlib.runtime.blocks import in_blocks, run_attention
 from positionlib.runtime.runs import Plan, plan
-from positionlib.terms import QKTransform, Term
+from positionlib.rotation import QKTransform
+from positionlib.terms import Term
 
 SMALL = 2**16  # B · H · K · (Q + D) below which the reference is as fast
 

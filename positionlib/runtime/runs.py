@@ -15,7 +15,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from positionlib.geometry import AttentionGeometry
-from positionlib.terms import ByOffset, QKTransform, Term, VisibilityOnly
+from positionlib.rotation import QKTransform
+from positionlib.terms import ByOffset, Term, VisibilityOnly
 
 SHORTEST = 16  # a shorter run, unless it is all of a batch row's queries, costs more by itself than among the rows that are no run
 LARGEST = 1e30  # a product beyond it could overflow where it is hidden, and infinity plus −infinity is NaN

@@ -13,7 +13,7 @@ from tests.cases.values import array
 def cls_override(call: Call, expect: Expectation) -> None:
     scores = array(call["position_scores"])
     first = [torch.arange(size) == 0 for size in scores.shape]
-    numbers = [array(call[name]) for name in ("theta_cls_to_others", "theta_others_to_cls")]
+    numbers = [array([[call[name]]]) for name in ("theta_cls_to_others", "theta_others_to_cls")]
     expect.value(override_cls(scores, *first, *numbers), "scores")
     if "relative_buckets" in call:
         settings = call["relative_buckets"]

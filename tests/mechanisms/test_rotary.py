@@ -175,7 +175,7 @@ def test_gradients_are_turned_back(pairing):
     (lambda: built("half_split").rotate(torch.zeros(1, 3, 2, 8), torch.arange(3)), "positions"),
     (lambda: built("half_split").rotate(torch.zeros(2, 1, 3, 8), torch.arange(3)[None]), "positions"),
     (lambda: built("half_split").rotate(torch.zeros(1, 1, 3, 8), torch.arange(3.0)), "positions"),
-    (lambda: pl.terms.QKTransform(inverse_frequency=torch.ones(2, 2), pairing="half_split"), "inverse_frequency")])
+    (lambda: pl.rotation.QKTransform(inverse_frequency=torch.ones(2, 2), pairing="half_split"), "inverse_frequency")])
 def test_what_does_not_fit_is_refused_by_name(attempt, field):
     with pytest.raises(pl.PositionContractError) as caught:
         attempt()

@@ -9,6 +9,7 @@ import torch
 import positionlib as pl
 from positionlib.mechanisms.sinusoidal import (ODD_WIDTHS, convert_layout, convert_layout_weight, inverse_frequencies, layout_permutation, sinusoidal_rows,
                                                sinusoidal_table)
+from tests.refusals import refused
 
 
 def formula(position, d_model, base=10_000.0):
@@ -141,3 +142,11 @@ def test_bad_settings_are_refused_at_construction(settings, field):
     with pytest.raises(pl.PositionContractError) as caught:
         pl.Sinusoidal(**settings)
     assert caught.value.field == field
+
+
+def test_a_phase_that_its_dtype_cannot_tell_from_the_next_is_refused():
+    for dtype, limit in ((torch.float64, 2**53), (torch.float32, 2**24)):
+        rows = sinusoidal_rows(torch.tensor([limit, 1 - limit]), 4, construction_dtype=dtype, output_dtype=torch.float64)
+        assert rows[0, 0].item() == pytest.approx(math.sin(limit), abs=1e-6)
+        for far in (limit + 1, -limit - 1, 2**62):
+            refused(lambda: sinusoidal_rows(torch.tensor([0, far]), 4, construction_dtype=dtype), "positions")

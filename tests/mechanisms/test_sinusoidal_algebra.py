@@ -7,6 +7,7 @@ import torch
 
 from positionlib.mechanisms.sinusoidal import inverse_frequencies, sinusoidal_rows
 from positionlib.mechanisms.sinusoidal_algebra import commuting_matrix, four_terms, joint_shift_scores, shift_matrix, similarity, wavelengths
+from tests.refusals import refused
 
 D, BASE = 8, 10_000.0
 
@@ -74,3 +75,9 @@ def test_wavelengths_are_a_geometric_ladder():
     w = wavelengths(D)
     assert float(w[0]) == pytest.approx(2 * math.pi, rel=1e-15)
     assert torch.allclose(w[1:] / w[:-1], torch.full((3,), BASE ** (2 / D), dtype=torch.float64), rtol=1e-13)
+
+
+def test_an_offset_that_float64_cannot_tell_from_the_next_is_refused():
+    refused(lambda: similarity(torch.tensor([2**53 + 1]), D), "offset")
+    refused(lambda: shift_matrix(-(2**53) - 1, D), "k")
+    assert torch.equal(similarity(torch.tensor(2**53), D), similarity(torch.tensor(-(2**53)), D))

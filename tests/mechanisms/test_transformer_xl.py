@@ -7,6 +7,7 @@ import torch
 
 import positionlib as pl
 from positionlib.mechanisms.transformer_xl import relative_rows, relative_shift
+from tests.refusals import refused
 
 B, H, D, WIDTH = 2, 3, 4, 6
 RANDOM = torch.Generator().manual_seed(1)
@@ -252,3 +253,9 @@ def test_bad_input_is_refused_by_name(attempt, field):
 def test_a_layout_has_no_default():
     with pytest.raises(TypeError):
         pl.SegmentMemory(1, 4)
+
+
+def test_a_distance_that_float64_cannot_tell_from_the_next_is_refused_unless_it_is_clamped():
+    far = torch.tensor([2**53 + 1])
+    refused(lambda: relative_rows(far, WIDTH), "distances")
+    assert torch.equal(relative_rows(far, WIDTH, clamp_len=7), relative_rows(torch.tensor([7]), WIDTH))

@@ -51,7 +51,7 @@ def test_batched_positions_have_a_batched_bias():
 
 def test_the_row_is_written_after_the_column():
     first = torch.tensor([True, False, False])
-    scores = override_cls(torch.arange(1.0, 10).reshape(3, 3), first, first, torch.tensor(-1.0), torch.tensor(-2.0))
+    scores = override_cls(torch.arange(1.0, 10).reshape(3, 3), first, first, torch.tensor([[-1.0]]), torch.tensor([[-2.0]]))
     assert scores.tolist() == [[-1, -1, -1], [-2, 5, 6], [-2, 8, 9]]
 
 

@@ -93,7 +93,7 @@ def block(case: Case, active: Tensor, visible: Tensor, module: ALiBi) -> None:
     positions = counted(active)
     term = module(AttentionGeometry(positions, positions, causal=True))
     # The counted coordinates of padding repeat, so the order of storage decides what is visible.
-    geometry = AttentionGeometry(positions, positions, allowed=visible)
+    geometry = AttentionGeometry(positions, positions, allowed=visible, mode="causal")
     q, k, v = (split_heads(project(x, leaves[f"W{n}"], leaves[f"b{n}"]), module.slopes.numel()) for n in "qkv")
     mixed, trace = attend(q, k, v, term, geometry, return_trace=True)
     out = project(merge_heads(mixed), leaves["Wo"], leaves["bo"])

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from positionlib import AttentionGeometry, Rotary, attend
 from positionlib.mechanisms.rotary import convert_pairing
-from positionlib.terms import QKTransform
+from positionlib.rotation import QKTransform
 from tests.oracles.case import Case
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 import positionlib as pl
+from positionlib.rotation import QKTransform
 from positionlib.rules import T5Buckets, frequency_ladder
-from positionlib.terms import QKTransform
 
 B, H, N, D = 2, 4, 70, 6  # more than two blocks of queries and two tiles of keys, once those are cut to 24 and 10
 
