@@ -27,11 +27,11 @@ def available() -> bool:
 
 
 def refusal(q: Float[Tensor, "B H Q D"], k: Float[Tensor, "B Hkv K D"], v: Float[Tensor, "B Hkv K D"], *, kind: str = "content",
-            table: Tensor | None = None, allowed: Tensor | None = None) -> str | None:
+            allowed: Tensor | None = None) -> str | None:
     """None when the kernel admits the call, else the reason, naming what is missing.
 
-    ``kind`` is the score function wanted (one of ``KINDS`` when there is one), ``table`` the parameter behind it, ``allowed``
-    the geometry's free visibility matrix. Shapes that do not fit together are the caller's to refuse.
+    ``kind`` is the score function wanted (one of ``KINDS`` when there is one), ``allowed`` the geometry's free visibility matrix.
+    Shapes that do not fit together are the caller's to refuse.
     """
     width = q.shape[-1]
     if find_spec("triton") is None:
@@ -44,8 +44,6 @@ def refusal(q: Float[Tensor, "B H Q D"], k: Float[Tensor, "B Hkv K D"], v: Float
         return f"dtype {q.dtype}, {k.dtype}, {v.dtype}: the kernel takes one of float16, bfloat16 or float32 for all three"
     if width % 16 or not 16 <= width <= 256 or v.shape[-1] != width:
         return f"head width {width} (values {v.shape[-1]}): the kernel takes one width, 16 to 256 in multiples of 16"
-    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (q, k, v, table)):
-        return "a gradient is required: the kernel has no backward"
     if interpreted():
         return None if q.device.type == "cpu" else f"device {q.device}: the interpreter takes CPU tensors"
     if q.device.type != "cuda":

@@ -1,9 +1,10 @@
 """Compile every kernel ahead of time, with no GPU, and judge what the compiler made of it.
 
-``python -m positionlib.kernels.compile`` prints one line for each kernel, architecture, dtype, head width and query tile:
-registers a thread, bytes spilled, shared memory against the architecture's limit, tensor-core instructions. It exits with 1
-when a kernel spills, needs more shared memory than there is, or runs a 16-bit product without tensor cores. The arguments are
-those of ``launch`` for a call with the costliest visibility (causal, padding and segments). Run it without TRITON_INTERPRET.
+``python -m positionlib.kernels.compile`` prints one line for each mechanism, kernel (the forward one for many queries and for
+one, and those of the backward pass), architecture, dtype and head width: registers a thread, bytes spilled, shared memory against
+the architecture's limit, tensor-core instructions. It exits with 1 when a kernel spills, needs more shared memory than there is,
+runs a 16-bit product without tensor cores, or adds by an atomic. The arguments are those of ``launch`` for a call with the costliest visibility
+(causal, padding and segments). At the end it prints which mechanism passes forward and backward. Run it without TRITON_INTERPRET.
 """
 
 from __future__ import annotations
@@ -20,11 +21,14 @@ from pathlib import Path
 import torch
 
 from positionlib.kernels.admission import KINDS, interpreted
-from positionlib.kernels.launch import launch_arguments
+from positionlib.kernels.launch import backward_calls, forward_call
 
 SHARED_LIMIT = {80: 166_912, 90: 232_448}  # bytes a block may use, by architecture
 DTYPES = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
-QUERIES = {"prefill": 1001, "decode": 1}
+QUERIES = {"prefill": 1001, "decode": 1}  # the forward kernel has a tile for each
+BACKWARD = "d_query", "d_key", "d_table"  # in the order of backward_calls
+PARTS = *QUERIES, *BACKWARD
+TENSOR_CORE, ATOMIC = r"\b(?:mma\.sync|wgmma\.mma_async)\b", r"(?<![.\w])(?:atom|red)\."
 
 
 @dataclass(frozen=True)
@@ -35,11 +39,12 @@ class Report:
     arch: int
     dtype: str
     width: int
-    phase: str
+    part: str
     registers: int
     spill: int
     shared: int
     tensor_cores: int
+    atomics: int
 
     @property
     def spill_bar(self) -> int:
@@ -56,34 +61,43 @@ class Report:
             found.append(f"{self.shared - SHARED_LIMIT[self.arch]} bytes of shared memory too many")
         if self.dtype != "fp32" and not self.tensor_cores:
             found.append("no tensor-core instruction")
+        if self.atomics:
+            found.append(f"{self.atomics} atomic instructions: the order of a sum, and so its last bits, would vary")
         return found
 
     def __str__(self) -> str:
-        return (f"{self.kind:16} sm_{self.arch}  {self.dtype}  {self.width:5}  {self.phase:7}  {self.registers:9}  {self.spill:5}  "
+        return (f"{self.kind:16} sm_{self.arch}  {self.dtype}  {self.width:5}  {self.part:7}  {self.registers:9}  {self.spill:5}  "
                 f"{self.shared:6} of {SHARED_LIMIT[self.arch]}  {self.tensor_cores:12}  {'; '.join(self.faults) or 'ok'}")
 
 
-HEADER = "kernel           arch   dtype  width  phase    registers  spill  shared memory     tensor cores"
+HEADER = "kernel           arch   dtype  width  part     registers  spill  shared memory     tensor cores"
 
 
-def compile_kernel(kind: str, arch: int, dtype: str, width: int, phase: str) -> Report:
-    """Compile the tile loop around one score function. Needs a process in which Triton does not interpret."""
+def compile_kernel(kind: str, arch: int, dtype: str, width: int, part: str) -> Report | None:
+    """Compile one kernel of a mechanism, or None where it has no such kernel. Needs a process in which Triton does not interpret."""
     import triton
 
-    from positionlib.kernels.tile import forward_tile
-
+    triton.runtime.driver.set_active(_AbsentGpu(arch))
     # Odd lengths and 12 heads over 4: no multiple that would let the compiler drop a mask. Meta tensors have strides and no memory.
-    queries, keys, heads, batch = QUERIES[phase], 1001, 12, 2
+    queries, keys, heads, batch, span = QUERIES.get(part, 1001), 1001, 12, 2, 128
     floats = {"dtype": getattr(torch, DTYPES[dtype]), "device": "meta"}
     q, k = torch.empty(batch, heads, queries, width, **floats), torch.empty(batch, 4, keys, width, **floats)
-    lse, table = torch.empty(batch, heads, queries, device="meta"), torch.empty(heads, 257, device="meta")
+    lse, table = torch.empty(batch, heads, queries, device="meta"), torch.empty(heads, 2 * span + 1, device="meta")
     row, column = (torch.empty(batch, n, dtype=torch.int64, device="meta") for n in (queries, keys))
-    _, arguments, options = launch_arguments(q, lse, q, k, k, row, column, column.bool(), row, column, table, kind, 128, True, 0.125)
-    triton.runtime.driver.set_active(_AbsentGpu(arch))
-    binary = forward_tile.warmup(*arguments, grid=(1,), **options)
+    inputs = q, k, k, row, column, column.bool(), row, column, table, kind, span, True, 0.125
+    if part in QUERIES:
+        call = forward_call(q, lse, *inputs)
+    else:
+        ends, inner = lse.new_empty(2, *lse.shape), lse.new_empty(batch, heads, 2 * span - 1)
+        calls = backward_calls(q, k, k, None if kind == "content" else ends, inner if kind == "t5" else None, lse, q, lse, q, lse, *inputs)
+        if BACKWARD.index(part) >= len(calls):
+            return None
+        call = calls[BACKWARD.index(part)]
+    kernel, _, arguments, options = call
+    binary = kernel.warmup(*arguments, grid=(1,), **options)
     usage = _resource_usage(binary.asm["cubin"])
-    tensor_cores = len(re.findall(r"\b(?:mma\.sync|wgmma\.mma_async)\b", binary.asm["ptx"]))
-    return Report(kind, arch, dtype, width, phase, usage["REG"], usage["STACK"], binary.metadata.shared, tensor_cores)
+    tensor_cores, atomics = (len(re.findall(pattern, binary.asm["ptx"])) for pattern in (TENSOR_CORE, ATOMIC))
+    return Report(kind, arch, dtype, width, part, usage["REG"], usage["STACK"], binary.metadata.shared, tensor_cores, atomics)
 
 
 class _AbsentGpu:
@@ -122,19 +136,35 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--arch", nargs="+", type=int, choices=SHARED_LIMIT, default=[*SHARED_LIMIT])
     parser.add_argument("--dtype", nargs="+", choices=DTYPES, default=["fp16", "bf16"])
     parser.add_argument("--width", nargs="+", type=int, default=[64, 128])
-    parser.add_argument("--phase", nargs="+", choices=QUERIES, default=[*QUERIES])
+    parser.add_argument("--part", nargs="+", choices=PARTS, default=PARTS)
     chosen = parser.parse_args(arguments)
     if interpreted():
         print("TRITON_INTERPRET is set: an interpreting process cannot compile. Unset it.", file=sys.stderr)
         return 2
     print(HEADER)
-    failed = 0
-    for case in itertools.product(chosen.kernel, chosen.arch, chosen.dtype, chosen.width, chosen.phase):
+    reports = []
+    for case in itertools.product(chosen.kernel, chosen.arch, chosen.dtype, chosen.width, chosen.part):
         report = compile_kernel(*case)
-        failed += bool(report.faults)
-        print(report, flush=True)
+        if report is not None:
+            reports.append(report)
+            print(report, flush=True)
+    print(matrix(reports))
+    failed = sum(bool(report.faults) for report in reports)
     print(f"{failed} with a fault" if failed else "all admitted")
     return 1 if failed else 0
+
+
+def matrix(reports: list[Report]) -> str:
+    """One line a mechanism: what was compiled of it passed, or how many kernels did not, forward and backward; and that no GPU ran it."""
+    columns = [(name, arch) for name in ("forward", "backward") for arch in SHARED_LIMIT]
+    lines = [f"{'':16} " + "".join(f"{f'{name} sm_{arch}':17}" for name, arch in columns) + "on a GPU"]
+    for kind in dict.fromkeys(report.kind for report in reports):
+        cells = []
+        for name, arch in columns:
+            faults = [bool(r.faults) for r in reports if (r.kind, r.arch, r.part in BACKWARD) == (kind, arch, name == "backward")]
+            cells.append("not run" if not faults else f"{sum(faults)} of {len(faults)} failed" if any(faults) else "passed")
+        lines.append(f"{kind:16} " + "".join(f"{cell:17}" for cell in cells) + "not run: no GPU")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -36,41 +36,28 @@ def forward_tile(
 
     q_at = Q + b * q_stride[0] + head.to(tl.int64) * q_stride[1]
     q = load_tile(q_at, row, d, q_stride[2], q_stride[3], has_row, has_d, UPCAST)
-    wide_row = tl.minimum(row, n_queries - 1).to(tl.int64)  # rows past the end repeat the last query and are never stored
-    q_position = tl.load(QUERY_POSITION + b * query_position_stride[0] + wide_row * query_position_stride[1])
-    if QUERY_SEGMENT is not None:
-        q_segment = tl.load(QUERY_SEGMENT + b * query_segment_stride[0] + wide_row * query_segment_stride[1])
+    q_position = load_row(QUERY_POSITION, query_position_stride, b, row, has_row)
+    q_segment = load_row(QUERY_SEGMENT, query_segment_stride, b, row, has_row)
 
-    k_position_at = KEY_POSITION + b * key_position_stride[0]
     stop = n_keys
     if CAUSAL:  # whatever the order of the positions, keys after the last one that any row sees are never read
-        stop = keys_within_reach(k_position_at, key_position_stride[1], n_keys, tl.max(q_position, 0), SCAN)
+        _, stop = index_range(KEY_POSITION + b * key_position_stride[0], key_position_stride[1], n_keys, -(2**63), tl.max(q_position, 0), SCAN)
 
     m = tl.full((BLOCK_M,), float("-inf"), ACC)
     l = tl.zeros((BLOCK_M,), ACC)  # noqa: E741
     o = tl.zeros((BLOCK_M, BLOCK_D), ACC)
     for start in range(0, stop, BLOCK_N):
         column = start + tl.arange(0, BLOCK_N)
-        readable = column < n_keys
-        wide_column = column.to(tl.int64)
-        k_position = tl.load(k_position_at + wide_column * key_position_stride[1], mask=readable, other=0)
-        if KEY_ACTIVE is not None:  # padding and empty cache slots are not even loaded: they may hold anything
-            active_at = KEY_ACTIVE + b * key_active_stride[0] + wide_column * key_active_stride[1]
-            readable = readable & (tl.load(active_at, mask=readable, other=0) != 0)
+        k_position = load_row(KEY_POSITION, key_position_stride, b, column, column < n_keys)
+        readable = readable_keys(KEY_ACTIVE, key_active_stride, b, column, n_keys)
         k = load_tile(K + b * k_stride[0] + key_head * k_stride[1], d, column, k_stride[3], k_stride[2], has_d, readable, UPCAST)
         v = load_tile(V + b * v_stride[0] + key_head * v_stride[1], column, d, v_stride[2], v_stride[3], readable, has_d, UPCAST)
 
         offset = k_position[None, :] - q_position[:, None]  # key minus query: an exact integer, still to be clamped or cast
         s = tl.dot(q, k, input_precision=PRECISION, out_dtype=ACC) * scale
         s = SCORE(s, offset, head, TABLE, span)
-
-        visible = readable[None, :]
-        if CAUSAL:
-            visible = visible & (offset <= 0)
-        if QUERY_SEGMENT is not None:
-            segment_at = KEY_SEGMENT + b * key_segment_stride[0] + wide_column * key_segment_stride[1]
-            visible = visible & (q_segment[:, None] == tl.load(segment_at, mask=readable, other=0)[None, :])
-        s = tl.where(visible, s, float("-inf"))
+        k_segment = load_row(KEY_SEGMENT, key_segment_stride, b, column, readable)
+        s = hide(s, offset, readable[None, :], q_segment, k_segment, CAUSAL, 0)
 
         m_new = tl.maximum(m, tl.max(s, 1))  # m'
         finite = tl.where(m_new == float("-inf"), 0.0, m_new)  # nothing seen yet: exp(−inf − 0) = 0, not exp(−inf + inf)
@@ -100,12 +87,40 @@ def load_tile(BASE, i, j, stride_i, stride_j, has_i, has_j, UPCAST: tl.constexpr
 
 
 @triton.jit
-def keys_within_reach(POSITION, stride, n_keys, last, SCAN: tl.constexpr):
-    """One more than the last key index whose position is at most ``last``; 0 when there is none."""
-    reach = 0
-    for start in range(0, n_keys, SCAN):
-        column = start + tl.arange(0, SCAN)
-        position = tl.load(POSITION + column.to(tl.int64) * stride, mask=column < n_keys, other=0)
-        within = (column < n_keys) & (position <= last)
-        reach = tl.maximum(reach, tl.max(tl.where(within, column + 1, 0), 0))
-    return reach
+def load_row(ROW, stride, b, i, has_i):
+    """ROW[b, i], the position or segment of queries or keys, 0 where masked. None stays None."""
+    if ROW is None:
+        return None
+    return tl.load(ROW + b * stride[0] + i.to(tl.int64) * stride[1], mask=has_i, other=0)
+
+
+@triton.jit
+def readable_keys(KEY_ACTIVE, stride, b, column, n_keys):
+    """Whether a key is there to be read: padding and empty cache slots are not even loaded, for they may hold anything."""
+    readable = column < n_keys
+    if KEY_ACTIVE is not None:
+        readable = readable & (tl.load(KEY_ACTIVE + b * stride[0] + column.to(tl.int64) * stride[1], mask=readable, other=0) != 0)
+    return readable
+
+
+@triton.jit
+def hide(s, offset, visible, q_segment, k_segment, CAUSAL: tl.constexpr, KEY_AXIS: tl.constexpr):
+    """s_ij where row i may read key j, else −∞. KEY_AXIS 0 spreads the keys along the last axis of s, 1 along the first."""
+    if CAUSAL:
+        visible = visible & (offset <= 0)
+    if q_segment is not None:
+        visible = visible & (tl.expand_dims(q_segment, 1 - KEY_AXIS) == tl.expand_dims(k_segment, KEY_AXIS))
+    return tl.where(visible, s, float("-inf"))
+
+
+@triton.jit
+def index_range(POSITION, stride, n, low, high, SCAN: tl.constexpr):
+    """(first, stop): every index whose position lies in low..high is in first..stop - 1; (n, 0) when there is none."""
+    first, stop = n, 0
+    for start in range(0, n, SCAN):
+        index = start + tl.arange(0, SCAN)
+        position = tl.load(POSITION + index.to(tl.int64) * stride, mask=index < n, other=0)
+        inside = (index < n) & (position >= low) & (position <= high)
+        first = tl.minimum(first, tl.min(tl.where(inside, index, n), 0))
+        stop = tl.maximum(stop, tl.max(tl.where(inside, index + 1, 0), 0))
+    return first, stop

@@ -21,8 +21,7 @@ def refusal(q: Float[Tensor, "B H Q D"], k: Float[Tensor, "B Hkv K D"], v: Float
         return f"slopes rounded to {term.rounded}: the kernel keeps them in float32"
     if isinstance(term, ClassBias) and not hasattr(term.rule, "max_distance"):
         return f"{type(term.rule).__name__} names no distance beyond which its classes stay the same"
-    table = term.table if isinstance(term, ClassBias) else getattr(term, "slopes", None)
-    return kernels.refusal(q, k, v, kind=_kind(term), table=table, allowed=geometry.allowed)
+    return kernels.refusal(q, k, v, kind=_kind(term), allowed=geometry.allowed)
 
 
 def fused_attend(q: Float[Tensor, "B H Q D"], k: Float[Tensor, "B Hkv K D"], v: Float[Tensor, "B Hkv K D"], term: Term | None,

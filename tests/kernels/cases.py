@@ -141,19 +141,17 @@ def bucket(offset: int) -> int:
     return n + half * (offset > 0)
 
 
-def bias(case: Case, table: torch.Tensor | None, head: int, offset: int) -> float:
-    """What the mechanism adds to one scaled score; offset is key − query."""
+def bias(case: Case, table: torch.Tensor | None, head: int, offsets: list[int]) -> torch.Tensor | float:
+    """What the mechanism adds to the scaled scores of one row; offsets are key − query."""
     if case.kind == "content":
         return 0.0
-    if case.kind == "t5":
-        return float(table[bucket(offset), head])
-    if case.kind == "clip":
-        return float(table[CLIP + max(-CLIP, min(CLIP, offset)), head])
-    return -float(table[head]) * (abs(offset) if case.kind == "alibi_symmetric" else max(-offset, 0))
+    if case.kind in ("t5", "clip"):
+        return table[[bucket(o) if case.kind == "t5" else CLIP + max(-CLIP, min(CLIP, o)) for o in offsets], head]
+    return -table[head] * torch.tensor([abs(o) if case.kind == "alibi_symmetric" else max(-o, 0) for o in offsets], dtype=torch.float64)
 
 
 def oracle(case: Case, t: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
-    """(out, log-sum-exp) in float64, one query at a time: keys that a row may not read do not exist for it."""
+    """(out, log-sum-exp) in float64, one query at a time: keys that a row may not read do not exist for it. Autograd can follow."""
     def rows(x):
         return None if x is None else x.cpu().expand(case.batch, -1).tolist()
 
@@ -162,7 +160,6 @@ def oracle(case: Case, t: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
     q, k, v = (x.cpu().double() for x in (t.q, t.k, t.v))
     table = None if t.table is None else t.table.cpu()
     out, lse = torch.zeros(q.shape, dtype=torch.float64), torch.full(q.shape[:-1], -math.inf, dtype=torch.float64)
-    added: dict[tuple[int, int], float] = {}
     for b in range(case.batch):
         for i in range(case.queries):
             offsets = [p - query_positions[b][i] for p in key_positions[b]]
@@ -172,19 +169,24 @@ def oracle(case: Case, t: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
                 continue
             for h in range(case.heads):
                 key_head = h // (case.heads // case.key_heads)
-                for j in readable:
-                    if (h, offsets[j]) not in added:
-                        added[h, offsets[j]] = bias(case, table, h, offsets[j])
-                term = torch.tensor([added[h, offsets[j]] for j in readable], dtype=torch.float64)
-                scores = case.scale * (k[b, key_head, readable] @ q[b, h, i]) + term
+                scores = case.scale * (k[b, key_head, readable] @ q[b, h, i]) + bias(case, table, h, [offsets[j] for j in readable])
                 lse[b, h, i] = torch.logsumexp(scores, 0)
                 out[b, h, i] = torch.softmax(scores, 0) @ v[b, key_head, readable]
     return out, lse
 
 
 def run(case: Case, t: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
-    """Launch into poisoned views of sentinel-filled buffers; refuse a touched margin. Returns (out, lse) in float64."""
-    from positionlib.kernels.launch import BiasArgs, launch
+    """Launch into poisoned outputs; refuse a touched margin. Returns (out, lse) in float64."""
+    from positionlib.kernels import launch
+
+    out, lse = poisoned(t.q), poisoned(t.q[..., 0], wide(t))
+    launch.launch(out, lse, *inputs(case, t))
+    return written(out), written(lse)
+
+
+def inputs(case: Case, t: Tensors) -> tuple:
+    """The arguments of the operator. The table is laid out by offset, which autograd can follow."""
+    from positionlib.kernels import BiasArgs
     from positionlib.rules import Clip, T5Buckets
 
     kind, span, table = case.kind, 0, t.table
@@ -192,16 +194,25 @@ def run(case: Case, t: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
         rule = Clip(CLIP) if kind == "clip" else T5Buckets(BUCKETS, FARTHEST, bidirectional=True)
         args = BiasArgs.from_classes(t.table, rule, "key_minus_query")
         kind, span, table = args.kind, args.span, args.table
-    wide = torch.float64 if t.q.dtype == torch.float64 else torch.float32
-    poison = torch.full(t.q.shape, math.nan, dtype=t.q.dtype, device=DEVICE)
-    out, lse = inside(poison, SENTINEL), inside(poison[..., 0].to(wide), SENTINEL)
-    launch(out, lse, t.q, t.k, t.v, t.query_positions, t.key_positions, t.key_active, t.query_segments, t.key_segments, table, kind, span,
-           case.causal, case.scale)
-    for view in (out, lse):
-        buffer = torch.empty(0, dtype=view.dtype, device=DEVICE).set_(view.untyped_storage())
-        touched = int((buffer != SENTINEL).sum()) - view.numel()
-        assert touched == 0, f"{touched} elements of the margin were written"
-    return out.double().cpu(), lse.double().cpu()
+    return (t.q, t.k, t.v, t.query_positions, t.key_positions, t.key_active, t.query_segments, t.key_segments, table, kind, span,
+            case.causal, case.scale)
+
+
+def wide(t: Tensors) -> torch.dtype:
+    return torch.float64 if t.q.dtype == torch.float64 else torch.float32
+
+
+def poisoned(like: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """A strided output full of NaN within a buffer full of the sentinel."""
+    return inside(torch.full(like.shape, math.nan, dtype=dtype or like.dtype, device=DEVICE), SENTINEL)
+
+
+def written(view: torch.Tensor) -> torch.Tensor:
+    """What a kernel wrote, in float64; an output that left its margin alone."""
+    buffer = torch.empty(0, dtype=view.dtype, device=DEVICE).set_(view.untyped_storage())
+    touched = int((buffer != SENTINEL).sum()) - view.numel()
+    assert touched == 0, f"{touched} elements of the margin were written"
+    return view.double().cpu()
 
 
 def error(case: Case, dtype: torch.dtype, expected: tuple[torch.Tensor, torch.Tensor], t: Tensors) -> float:

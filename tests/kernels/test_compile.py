@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
-from positionlib.kernels.compile import SHARED_LIMIT, Report
+from positionlib.kernels.compile import PARTS, SHARED_LIMIT, Report, matrix
 from tests.kernels.environment import without_interpreter
 
 pytest.importorskip("triton")
-ROW = re.compile(r"^(\w+)\s+sm_(\d+)\s+(fp16|bf16|fp32)\s+(\d+)\s+(prefill|decode)\s+(\d+)\s+(\d+)\s+(\d+) of \d+\s+(\d+)\s+(.+)$", re.M)
+ROW = re.compile(r"^(\w+)\s+sm_(\d+)\s+(fp16|bf16|fp32)\s+(\d+)\s+(" + "|".join(PARTS) + r")\s+(\d+)\s+(\d+)\s+(\d+) of \d+\s+(\d+)\s+(.+)$", re.M)
 
 
 def compile_table(*arguments, env=None):
@@ -22,36 +22,40 @@ def check(done, lines):
     assert done.returncode == 0, done.stdout + done.stderr
     rows = ROW.findall(done.stdout)
     assert len(rows) == lines
-    for kind, arch, dtype, _, phase, registers, spill, shared, tensor_cores, verdict in rows:
+    assert not re.search("failed", done.stdout) and re.search(r"^t5 .*passed .*passed .*passed .*passed .*not run: no GPU$", done.stdout, re.M)
+    for kind, arch, dtype, _, part, registers, spill, shared, tensor_cores, verdict in rows:
         assert verdict == "ok" and 0 < int(registers) <= 255 and 0 < int(shared) <= SHARED_LIMIT[int(arch)], kind
-        assert dtype == "fp32" or (int(tensor_cores) > 0 and int(spill) <= (8 if phase == "decode" else 0)), kind
+        assert dtype == "fp32" or (int(tensor_cores) > 0 and int(spill) <= (8 if part != "prefill" else 0)), kind
 
 
 def test_one_kernel_for_each_architecture():
-    check(compile_table("--kernel", "t5", "--dtype", "fp16", "--width", "64", "--phase", "prefill"), 2)
+    check(compile_table("--kernel", "t5", "--dtype", "fp16", "--width", "64", "--part", "prefill", "d_query", "d_key", "d_table"), 8)
 
 
 @pytest.mark.slow
 def test_the_whole_table():
-    check(compile_table(), 64)
+    check(compile_table(), 136)
 
 
 @pytest.mark.slow
 def test_the_whole_table_at_float32():
-    check(compile_table("--dtype", "fp32"), 32)
+    check(compile_table("--dtype", "fp32"), 68)
 
 
 @pytest.mark.parametrize("change, fault", [
     ({"spill": 16}, "spills 16 bytes"),
     ({"shared": 170_000}, "3088 bytes of shared memory too many"),
     ({"tensor_cores": 0}, "no tensor-core instruction"),
+    ({"atomics": 2}, "2 atomic instructions: the order of a sum, and so its last bits, would vary"),
 ])
 def test_a_bad_kernel_is_named(change, fault):
-    good = {"kind": "t5", "arch": 80, "dtype": "fp16", "width": 64, "phase": "prefill", "registers": 255, "spill": 0, "shared": 67072,
-            "tensor_cores": 64}
+    good = {"kind": "t5", "arch": 80, "dtype": "fp16", "width": 64, "part": "prefill", "registers": 255, "spill": 0, "shared": 67072,
+            "tensor_cores": 64, "atomics": 0}
     assert Report(**good).faults == []
     assert Report(**good | change).faults == [fault]
     assert fault in str(Report(**good | change))
+    together = matrix([Report(**good | change), Report(**good), Report(**good | {"part": "d_key"})])
+    assert re.search(r"^t5 +1 of 2 failed +not run +passed +not run +not run: no GPU$", together, re.M)
 
 
 def test_an_interpreting_process_says_that_it_cannot_compile():

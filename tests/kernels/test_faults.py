@@ -1,14 +1,15 @@
 """Seeded faults: one line of the kernel is changed, and a case of the grid must notice."""
 
 import importlib.util
-import math
+from functools import cache
 
 import pytest
 import torch
 
 from positionlib import kernels
-from positionlib.kernels import alibi, t5, tile
+from positionlib.kernels import alibi, backward, bands, launch, t5, tile
 from tests.kernels.cases import BY_NAME, DEVICE, draw, error, oracle
+from tests.kernels.gradients import cotangents, gradient_error, gradients, run_backward
 
 pytest.importorskip("triton")
 DTYPE = torch.float32 if DEVICE == "cuda" else torch.float64
@@ -18,7 +19,7 @@ FAULTS = {
     "mask polarity": (tile, "visible & (offset <= 0)", "visible & (offset >= 0)", "causal"),
     "causal hides the key at the query itself": (tile, "visible & (offset <= 0)", "visible & (offset < 0)", "causal"),
     "causal shows one key too many": (tile, "visible & (offset <= 0)", "visible & (offset <= 1)", "shuffled_keys"),
-    "loop stops one key early": (tile, "tl.where(within, column + 1, 0)", "tl.where(within, column, 0)", "decode_just_past_a_tile"),
+    "loop stops one key early": (tile, "tl.where(inside, index + 1, 0)", "tl.where(inside, index, 0)", "decode_just_past_a_tile"),
     "sum of values not rescaled": (tile, "o = o * rescale[:, None] + ", "o = o + ", "content"),
     "sum of weights not rescaled": (tile, "l = l * rescale + ", "l = l + ", "content"),
     "maximum not subtracted": (tile, "p = tl.exp(s - finite[:, None])", "p = tl.exp(s)", "loud"),
@@ -26,14 +27,14 @@ FAULTS = {
     "tail of the keys": (tile, "readable = column < n_keys", "readable = column < n_keys + 1", "content"),
     "tail of the queries": (tile, "has_row, has_d = row < n_queries,", "has_row, has_d = row < n_queries + 1,", "content"),
     "tail of the head width": (tile, "d < width", "d < BLOCK_D", "symmetric_wide"),
-    "padding ignored": (tile, "readable & (tl.load(active_at, mask=readable, other=0) != 0)", "readable", "scattered_padding"),
-    "segments ignored": (tile, "visible & (q_segment[:, None] == ", "visible & (0 * q_segment[:, None] <= ", "segments_both_ways"),
+    "padding ignored": (tile, "if KEY_ACTIVE is not None:", "if False:", "scattered_padding"),
+    "segments ignored": (tile, "if q_segment is not None:", "if False:", "segments_both_ways"),
     "sign of the offset": (tile, "k_position[None, :] - q_position[:, None]", "q_position[:, None] - k_position[None, :]", "bidirectional_buckets"),
     "positions rounded to float32": (tile, "k_position[None, :] - q_position[:, None]",
                                      "k_position.to(tl.float32)[None, :] - q_position.to(tl.float32)[:, None]", "near_2_31"),
     "positions cut to 32 bits": (tile, "k_position[None, :] - q_position[:, None]",
                                  "k_position.to(tl.int32)[None, :] - q_position.to(tl.int32)[:, None]", "beyond_2_31_apart"),
-    "positions of the first batch row for all": (tile, "KEY_POSITION + b * key_position_stride[0]", "KEY_POSITION", "batched_keys"),
+    "positions of the first batch row for all": (tile, "ROW + b * stride[0]", "ROW", "batched_keys"),
     "scale dropped": (tile, "out_dtype=ACC) * scale", "out_dtype=ACC)", "content"),
     "bias inside the scale": (tile, "s = SCORE(s, offset, head, TABLE, span)", "s = SCORE(s / scale, offset, head, TABLE, span) * scale",
                               "relative_future"),
@@ -47,20 +48,79 @@ FAULTS = {
 }
 
 
+BACKWARD_FAULTS = {
+    "row sum δ not subtracted": (backward, "out_dtype=ACC) - delta[:, None])", "out_dtype=ACC))", "content"),
+    "row sum δ not subtracted for keys": (backward, "out_dtype=ACC) - delta[None, :])", "out_dtype=ACC))", "content"),
+    "gradient of the log-sum-exp added": (backward, "delta -= ", "delta += ", "content"),
+    "probabilities without their sum": (backward, "p = tl.exp(s - lse[:, None])", "p = tl.exp(s)", "relative_future"),
+    "probabilities without their sum for keys": (backward, "p = tl.exp(s - lse[None, :])", "p = tl.exp(s)", "relative_future"),
+    "empty row gives inf - inf": (backward, 'tl.where(lse == float("-inf"), 0.0, lse)', "lse", "rows_before_every_key"),
+    "scale lost from dQ": (backward, "(d_q * scale)", "d_q", "content"),
+    "scale lost from dK": (backward, "(d_k * scale)", "d_k", "content"),
+    "dK of one query head of the group": (backward, "for member in range(group)", "for member in range(1)", "grouped"),
+    "query heads of the group": (backward, "key_head * group + member", "key_head + member * key_heads", "grouped"),
+    "key head": (backward, "(head // group)", "(head % group)", "grouped"),
+    "dK from one query too late": (backward, "n_queries, nearest, ", "n_queries, nearest + 1, ", "causal"),
+    "dQ sees one key too few": (backward, "tl.max(q_position, 0), SCAN", "tl.max(q_position, 0) - 1, SCAN", "decode_just_past_a_tile"),
+    "dK sees the future": (backward, "k_segment, CAUSAL, 1)", "k_segment, False, 1)", "causal"),
+    "dK crosses segments": (backward, "q_segment, k_segment, CAUSAL, 1)", "None, None, CAUSAL, 1)", "segments_both_ways"),
+    "padding gets a gradient": (backward, "readable[:, None] & has_row", "(column < n_keys)[:, None] & has_row", "scattered_padding"),
+    "offset of dK reversed": (backward, "k_position[:, None] - q_position[None, :]", "q_position[None, :] - k_position[:, None]",
+                              "bidirectional_buckets"),
+    "tail of the keys in dK": (backward, "has = (column < n_keys)", "has = (column < n_keys + 1)", "content"),
+    "slope's gradient of the wrong sign": (alibi, "tl.sum(-ds * ", "tl.sum(ds * ", "relative_future"),
+    "slope's gradient of the future": (alibi, "tl.maximum(-offset.to(ds.dtype), 0.0)", "-offset.to(ds.dtype)", "relative_future"),
+    "first entry of a table lost": (t5, "offset <= -span", "offset < -span", "clipped"),
+    "last entry of a table lost": (t5, "offset >= span", "offset > span", "clipped"),
+    "first offset of a band lost": (bands, "for c in range(BAND)", "for c in range(1, BAND)", "clipped"),
+    "band one offset too early": (bands, "low = 1 - span + ", "low = -span + ", "clipped"),
+    "band from one key too late": (bands, "2**63 - 1), 0) + low", "2**63 - 1), 0) + low + 1", "clipped"),
+    "last offset of a table not written": (bands, "mask=low + slot < span)", "mask=low + slot < span - 1)", "clipped"),
+    "table's gradient of the first batch row": (launch, "inner.sum(0)", "inner[0]", "left_padding"),
+    "ends of the table exchanged": (launch, "first, last = ends", "last, first = ends", "clipped"),
+}
+
+
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NaN and inf are what some faults make
 @pytest.mark.parametrize("fault", FAULTS)
 def test_the_grid_notices(fault, monkeypatch, tmp_path):
-    module, correct, faulty, name = FAULTS[fault]
-    case = BY_NAME[name]
-    t = draw(case, DTYPE)
+    case, t, expected = forward_case(FAULTS[fault][-1])
+    assert noticed(FAULTS[fault], monkeypatch, tmp_path, lambda: error(case, DTYPE, expected, t))
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("fault", BACKWARD_FAULTS)
+def test_the_gradients_notice(fault, monkeypatch, tmp_path):
+    case, t, back, wanted = backward_case(BACKWARD_FAULTS[fault][-1])
+    assert noticed(BACKWARD_FAULTS[fault], monkeypatch, tmp_path, lambda: gradient_error(case, DTYPE, wanted, run_backward(case, t, *back)))
+
+
+@cache
+def forward_case(name):
+    """A case with its oracle, which the correct kernel passes."""
+    case, t = BY_NAME[name], draw(BY_NAME[name], DTYPE)
     expected = oracle(case, t)
-    assert error(case, DTYPE, expected, t) <= 1, "the correct kernel passes the same case"
-    monkeypatch.setattr(kernels, module.__name__.rpartition(".")[2], altered(module, correct, faulty, tmp_path))
+    assert error(case, DTYPE, expected, t) <= 1
+    return case, t, expected
+
+
+@cache
+def backward_case(name):
+    """The same for the gradients."""
+    case, t = BY_NAME[name], draw(BY_NAME[name], DTYPE)
+    back = cotangents(t)
+    wanted = gradients(case, t, *back)
+    assert gradient_error(case, DTYPE, wanted, run_backward(case, t, *back)) <= 1
+    return case, t, back, wanted
+
+
+def noticed(fault, monkeypatch, folder, measure):
+    module, correct, faulty, _ = fault
+    monkeypatch.setattr(kernels, module.__name__.rpartition(".")[2], altered(module, correct, faulty, folder))
     try:
-        noticed = error(case, DTYPE, expected, t)
+        return measure() > 1
     except AssertionError:
-        noticed = math.inf  # a margin was written, or an empty row was not empty
-    assert noticed > 1, f"{fault}: not noticed by {name}"
+        return True  # a margin was written, or an empty row was not empty
 
 
 def altered(module, correct, faulty, folder):

@@ -1,0 +1,73 @@
+"""The gradient of a table by clamped offset, between its ends: dTABLE[h, o] = Σ ds_ij over the pairs with j − i = o, −span < o < span.
+
+A program owns BAND neighbouring offsets of one head and a chunk of the query rows. It makes ds_ij again for the tiles whose
+positions can have such an offset, N · span pairs instead of N², and sums it by offset. Every program writes numbers of its own:
+no atomics, and PARTIAL [chunks, H, 2·span − 1] grows with the rows divided by CHUNK. No order of the positions is assumed.
+"""
+
+import triton
+import triton.language as tl
+
+from positionlib.kernels.tile import hide, index_range, load_row, load_tile, readable_keys
+
+
+@triton.jit
+def band_gradients(
+    Q, K, V, D_OUT, LSE, DELTA, PARTIAL, QUERY_POSITION, KEY_POSITION, KEY_ACTIVE, QUERY_SEGMENT, KEY_SEGMENT, TABLE,
+    q_stride, k_stride, v_stride, d_out_stride, lse_stride, delta_stride, partial_stride,
+    query_position_stride, key_position_stride, key_active_stride, query_segment_stride, key_segment_stride,
+    heads, group, n_queries, n_keys, width, span, scale,
+    SCORE: tl.constexpr, CAUSAL: tl.constexpr, UPCAST: tl.constexpr, ACC: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, SCAN: tl.constexpr, BAND: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    """Write PARTIAL[chunk, head, o + span − 1]; the chunks of one batch row follow each other."""
+    bands, chunks = tl.cdiv(2 * span - 1, BAND), tl.cdiv(n_queries, CHUNK)
+    band, head, chunk = tl.program_id(0) % bands, tl.program_id(0) // bands % heads, tl.program_id(0) // bands // heads
+    b, h, key_head = (chunk // chunks).to(tl.int64), head.to(tl.int64), (head // group).to(tl.int64)
+    slot, d = tl.arange(0, BAND), tl.arange(0, BLOCK_D)
+    has_d = d < width
+    low = 1 - span + band * BAND  # the offset of slot 0
+    high = tl.minimum(low + BAND, span) - 1
+    if CAUSAL:
+        high = tl.minimum(high, 0)
+
+    begin = chunk % chunks * CHUNK
+    total = tl.zeros((BLOCK_M, BAND), ACC)
+    for row_start in range(begin, tl.where(low <= high, tl.minimum(begin + CHUNK, n_queries), begin), BLOCK_M):
+        row = row_start + tl.arange(0, BLOCK_M)
+        has_row, wide_row = row < n_queries, row.to(tl.int64)
+        q = load_tile(Q + b * q_stride[0] + h * q_stride[1], row, d, q_stride[2], q_stride[3], has_row, has_d, UPCAST)
+        d_out_at = D_OUT + b * d_out_stride[0] + h * d_out_stride[1]
+        d_out = load_tile(d_out_at, row, d, d_out_stride[2], d_out_stride[3], has_row, has_d, UPCAST)
+        lse = tl.load(LSE + b * lse_stride[0] + h * lse_stride[1] + wide_row * lse_stride[2], mask=has_row, other=0.0)
+        lse = tl.where(lse == float("-inf"), 0.0, lse)
+        delta = tl.load(DELTA + b * delta_stride[0] + h * delta_stride[1] + wide_row * delta_stride[2], mask=has_row, other=0.0)
+        q_position = load_row(QUERY_POSITION, query_position_stride, b, row, has_row)
+        q_segment = load_row(QUERY_SEGMENT, query_segment_stride, b, row, has_row)
+        earliest = tl.min(tl.where(has_row, q_position, 2**63 - 1), 0) + low
+        latest = tl.max(tl.where(has_row, q_position, -(2**63)), 0) + high
+        k_position_at = KEY_POSITION + b * key_position_stride[0]
+        first, stop = index_range(k_position_at, key_position_stride[1], n_keys, earliest, latest, SCAN)
+
+        for start in range(first, stop, BLOCK_N):
+            column = start + tl.arange(0, BLOCK_N)
+            k_position = load_row(KEY_POSITION, key_position_stride, b, column, column < n_keys)
+            readable = readable_keys(KEY_ACTIVE, key_active_stride, b, column, n_keys)
+            k = load_tile(K + b * k_stride[0] + key_head * k_stride[1], d, column, k_stride[3], k_stride[2], has_d, readable, UPCAST)
+            v = load_tile(V + b * v_stride[0] + key_head * v_stride[1], d, column, v_stride[3], v_stride[2], has_d, readable, UPCAST)
+
+            offset = k_position[None, :] - q_position[:, None]
+            s = tl.dot(q, k, input_precision=PRECISION, out_dtype=ACC) * scale
+            s = SCORE(s, offset, head, TABLE, span)
+            k_segment = load_row(KEY_SEGMENT, key_segment_stride, b, column, readable)
+            s = hide(s, offset, has_row[:, None] & readable[None, :], q_segment, k_segment, CAUSAL, 0)
+            p = tl.exp(s - lse[:, None])
+            ds = p * (tl.dot(d_out, v, input_precision=PRECISION, out_dtype=ACC) - delta[:, None])  # p_ij (G_i·v_j − δ_i)
+
+            near = tl.minimum(tl.maximum(offset - low, -1), BAND).to(tl.int32)  # −1 and BAND belong to other bands
+            for c in range(BAND):
+                of_c = tl.sum(tl.where(near == c, ds, 0.0), 1)
+                total += tl.where(slot[None, :] == c, of_c[:, None], 0.0)
+
+    partial_at = PARTIAL + chunk.to(tl.int64) * partial_stride[0] + h * partial_stride[1] + (band * BAND + slot) * partial_stride[2]
+    tl.store(partial_at, tl.sum(total, 0), mask=low + slot < span)

@@ -1,0 +1,65 @@
+"""What a score function reads besides the scores: slopes, or a bias laid out by clamped offset."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from positionlib.errors import require, require_choice, require_count
+from positionlib.kernels.admission import KINDS
+from positionlib.rules import check_sign
+
+
+@dataclass(frozen=True, eq=False)
+class BiasArgs:
+    """What a score function reads: ``kind`` chooses it, ``table`` holds slopes [H] or the bias by clamped offset [H, 2·span + 1].
+
+    A bias is added to the scaled scores. One that belongs inside the scale is the same bias times the scale.
+    """
+
+    kind: str
+    table: Float[Tensor, "H *offsets"]
+    span: int = 0
+
+    def __post_init__(self) -> None:
+        require_choice("kind", self.kind, KINDS[1:])
+        tail = (2 * require_count("span", self.span) + 1,) if self.kind == "t5" else ()
+        require(self.table.ndim == 1 + len(tail) and self.table.shape[1:] == tail, "table", self.table, f"shape {('heads', *tail)}",
+                "Build it with BiasArgs.from_slopes or BiasArgs.from_classes.")
+        require(self.table.numel() < 2**31, "span", self.span, "a table of fewer than 2^31 entries", "Clip at a smaller distance.")
+
+    @classmethod
+    def from_slopes(cls, slopes: Float[Tensor, "H"], form: str) -> BiasArgs:
+        """ALiBi: −m_h · max(i−j, 0) for ``relative``, −m_h · |i−j| for ``symmetric``; slopes are per position."""
+        return cls(f"alibi_{form}", slopes)
+
+    @classmethod
+    def from_classes(cls, table: Float[Tensor, "R H"], rule, sign: str) -> BiasArgs:
+        """T5 and its kin: ``rule`` maps signed offsets to rows of ``table`` and is constant beyond ``rule.max_distance``."""
+        check_sign(sign)
+        if not torch.compiler.is_compiling():
+            probe = torch.tensor([rule.max_distance, rule.max_distance + 1, 2 * rule.max_distance, 2**40])
+            require(all(bool((ids == ids[0]).all()) for ids in (rule.classes(probe), rule.classes(-probe))), "rule", rule,
+                    f"one class beyond ±{rule.max_distance}", "State the distance from which the rule no longer changes.")
+        offset = torch.arange(-rule.max_distance, rule.max_distance + 1, device=table.device)  # key minus query
+        classes = rule.classes(offset if sign == "key_minus_query" else -offset)
+        return cls("t5", _ByOffset.apply(table, classes), rule.max_distance)
+
+
+class _ByOffset(torch.autograd.Function):
+    """[R, H] → [H, W], column w from row classes[w]. The gradient is a one-hot product in float64: indexing would add with atomics."""
+
+    @staticmethod
+    def forward(ctx, table, classes):
+        ctx.save_for_backward(classes)
+        ctx.rows = table.shape[0]
+        return table[classes].T.contiguous()
+
+    @staticmethod
+    def backward(ctx, grad):
+        (classes,) = ctx.saved_tensors
+        one_hot = classes == torch.arange(ctx.rows, device=classes.device)[:, None]
+        return (one_hot.double() @ grad.T.double()).to(grad.dtype), None
