@@ -83,7 +83,7 @@ def attend(q: Float[Tensor, "B H Q D"], k: Float[Tensor, "B Hkv K D"], v: Float[
 
 
 @checked
-def masked_softmax(scores: Float[Tensor, "*B Q K"], visible: Bool[Tensor, "*B Q K"]) -> Float[Tensor, "*B Q K"]:
+def masked_softmax(scores: Float[Tensor, "*B K"], visible: Bool[Tensor, "*B K"]) -> Float[Tensor, "*B K"]:
     """Softmax over the visible keys; a row with none gets zeros. A hidden score has no influence, not even as NaN or infinity."""
     # 70,000 equal weights already overflow a float16 sum.
     wide = scores.to(torch.promote_types(scores.dtype, torch.float32)).masked_fill(~visible, -math.inf)

@@ -28,7 +28,8 @@ from positionlib.errors import PositionContractError, require, whole_number
 
 KINDS = {  # of every jaxtyping annotation in this library; eight-bit floats have no arithmetic
     "Float": ("floating-point", (torch.float16, torch.bfloat16, torch.float32, torch.float64), "Cast it: nothing is converted unasked."),
-    "Int": ("integer", (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8), "Keep positions and ids as integers: a float has already lost some."),
+    "Int": ("integer", (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8),
+            "Keep positions, offsets and ids as integers: a float has already lost some (bfloat16 merges 256 and 257)."),
     "Bool": ("boolean", (torch.bool,), "State the polarity and compare, as in mask == 1."),
 }
 Target = TypeVar("Target", bound=Callable)
@@ -97,8 +98,8 @@ def _rule(hint: Any) -> _Rule:
     others = [choice for choice in choices if choice not in arrays and choice is not type(None)]
     kinds = [KINDS[array.dtype.__name__] for array in arrays]  # tensors of one union differ in nothing but their dtype
     axes = arrays[0].dim_str.split() if arrays else []
-    words = [f"{' or '.join(word for word, _, _ in kinds)} tensor [{' '.join(axes)}]"] if arrays else []
-    words += [f"list of {get_args(choice)[0].__name__}" if get_origin(choice) is Sequence else getattr(choice, "__name__", str(choice)) for choice in others]
+    words = [f"a{'n' * (kinds[0][0] == 'integer')} {' or '.join(word for word, _, _ in kinds)} tensor"] if arrays else []
+    words += [f"a list of {get_args(choice)[0].__name__}" if get_origin(choice) is Sequence else getattr(choice, "__name__", str(choice)) for choice in others]
     star = axes.pop(0) if axes and axes[0].startswith("*") else None
     fits = (_is_device,) if torch.device in others else tuple(_predicate(choice) for choice in others)
     return _Rule(type(None) in choices, " or ".join(words), kinds[0][2] if kinds else "Numbers are finite, and booleans are no numbers.",
@@ -157,17 +158,18 @@ class _Call:
     def check_tensor(self, name: str, value: Any, rule: _Rule) -> None:
         require(isinstance(value, Tensor) and value.dtype in rule.dtypes and value.layout == torch.strided, name, value, rule.words, rule.remedy)
         extra = value.ndim - len(rule.axes)
-        require(extra == 0 or extra > 0 and rule.star is not None, name, value, rule.words,
+        shape = f"shape [{' '.join((rule.star or '', *rule.axes)).strip()}]"
+        require(extra == 0 or extra > 0 and rule.star is not None, name, value, shape,
                 "An axis of one is not added or dropped: its meaning would be a guess.")
         for axis, length in zip(rule.axes, value.shape[extra:]):
             known, holder = self.lengths.setdefault(axis, (int(axis) if axis.isdigit() else length, name))
-            require(known == length, name, value, f"{axis} = {known}" + f", as {holder} has" * (holder != name), f"It is a {rule.words}.")
+            require(known == length, name, value, f"{axis} = {known}" + f", as {holder} has" * (holder != name), f"Give it {shape}.")
         if rule.star:
             before = self.leading.get(rule.star, torch.Size())
             try:
                 self.leading[rule.star] = torch.broadcast_shapes(before, value.shape[:extra])
             except RuntimeError:
-                raise PositionContractError(name, value, f"leading axes that fit {tuple(before)}", f"It is a {rule.words}.") from None
+                raise PositionContractError(name, value, f"leading axes that fit {tuple(before)}", f"Give it {shape}.") from None
         if value.dtype in KINDS["Int"][1]:
             self.arguments[name] = value.long()
         elif value.dtype.is_floating_point:

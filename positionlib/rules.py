@@ -231,14 +231,13 @@ def integers(field: str, values: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]
         what is no tensor of integers; booleans are not counted as such. ``field`` names it in the message.
     """
     known = isinstance(values, Tensor) and values.layout == torch.strided and values.dtype in KINDS["Int"][1]
-    require(known, field, values, "an integer tensor",
-            "Keep positions, offsets and ids as integers: a float has already lost some (bfloat16 merges 256 and 257).")
+    require(known, field, values, f"an {KINDS['Int'][0]} tensor", KINDS["Int"][2])
     return values.long()
 
 
 def readable(values: Tensor) -> bool:
     """Whether there are values for the host to look at: not in an empty or meta tensor, nor in a graph that is compiled or exported."""
-    return values.numel() > 0 and values.device.type != "meta" and not torch.compiler.is_compiling()
+    return not torch.compiler.is_compiling() and values.device.type != "meta" and values.numel() > 0
 
 
 def check_sign(sign: object) -> str:

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+import positionlib as pl
 from positionlib.contract import checked
 from tests.refusals import refused
 
@@ -28,9 +29,9 @@ X = torch.zeros(3, 4, 2)
 @pytest.mark.parametrize("arguments, field, word", [
     (dict(x=X.long()), "x", "floating-point tensor"), (dict(x=[[0.0]]), "x", "floating-point tensor"), (dict(x=None), "x", "floating-point"),
     (dict(x=X[..., :1]), "x", "2 = 2"), (dict(x=X[0, 0]), "x", "[*B N 2]"), (dict(x=X.to_sparse()), "x", "floating-point"),
-    (dict(x=X, ids=torch.zeros(5)), "ids", "integer tensor"), (dict(x=X, ids=torch.zeros(5).long()), "ids", "N = 4, as x has"),
+    (dict(x=X, ids=torch.zeros(5)), "ids", "an integer tensor"), (dict(x=X, ids=torch.zeros(5).long()), "ids", "N = 4, as x has"),
     (dict(x=X, ids=torch.zeros(2, 4).long()), "ids", "leading axes that fit (3,)"), (dict(x=X, ids=torch.zeros(4, device="meta").long()), "ids", "device cpu"),
-    (dict(x=X, mask=torch.zeros(4)), "mask", "boolean or integer tensor [N]"), (dict(x=X, mask=torch.zeros(4, 4).bool()), "mask", "[N]"),
+    (dict(x=X, mask=torch.zeros(4)), "mask", "a boolean or integer tensor"), (dict(x=X, mask=torch.zeros(4, 4).bool()), "mask", "[N]"),
     (dict(x=X, sizes=[1, 2.5]), "sizes", "list of int"), (dict(x=X, sizes="12"), "sizes", "list of int"),
     (dict(x=X, sizes=torch.ones(2)), "sizes", "list of int"), (dict(x=X, factor=float("nan")), "factor", "float"),
     (dict(x=X, factor=True), "factor", "float"), (dict(x=X, factor=np.float32(np.inf)), "factor", "float"), (dict(x=X, count=1.0), "count", "int"),
@@ -71,3 +72,16 @@ def test_a_dataclass_and_a_module_are_looked_at_with_what_they_hold():
     for holder in (Rows(torch.ones(2, 2)).plus, Layer(2, 2)):
         assert holder(torch.zeros(2, 2)).shape == (2, 2)
         refused(lambda: holder(torch.zeros(2, 2, device="meta")), "x")
+
+
+def test_a_compiled_graph_skips_the_look_and_gives_the_eager_answer():
+    positions, q = torch.arange(4), torch.randn(1, 2, 4, 8)
+    mechanism = pl.TransformerXL(8, 2, 8)  # its distances have no size that a graph knows before it runs
+
+    def run(positions, q):
+        geometry = pl.AttentionGeometry(positions, positions, causal=True)
+        return pl.attend(q, q, q, mechanism(geometry), geometry)
+
+    torch.compiler.reset()
+    assert torch.allclose(torch.compile(run, backend="eager", fullgraph=True)(positions, q), run(positions, q), atol=1e-6)
+    assert torch.compile(lambda x: picture(x, factor=float("nan"))[0], backend="eager", fullgraph=True)(X).shape == X.shape
