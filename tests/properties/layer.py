@@ -16,7 +16,7 @@ from tests.properties.mechanisms import HEADS, LIMIT, WIDTH
 
 LONGEST = 7
 # A law is checked for every mechanism, so each takes its share of the profile's examples.
-SHARE = settings(max_examples=max(1, settings.default.max_examples // 4))
+SHARE = settings(max_examples=max(1, settings.default.max_examples // 5))
 
 
 def numbers(*shape: int, seed: int) -> Float[Tensor, "*shape"]:
