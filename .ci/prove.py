@@ -23,7 +23,7 @@ COUNT = re.compile(r"(\d+) (passed|failed|skipped|errors?|xfailed)\b")
 class Step:
     name: str
     command: list[str]
-    limit: int = 900  # seconds; a step that hangs must not eat the night
+    limit: int = 1800  # seconds; a step that hangs must not eat the night
 
 
 def pytest(*args: str) -> list[str]:
