@@ -14,10 +14,11 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from positionlib.attention import attend
+from positionlib.contract import checked
 from positionlib.errors import PositionRangeError, require, require_count
 from positionlib.geometry import AttentionGeometry
 from positionlib.mechanisms import DeBERTa, LearnedAbsolute
-from positionlib.rules import integers
+from positionlib.rules import readable
 
 
 class SelfAttention(nn.Module):
@@ -37,22 +38,25 @@ class SelfAttention(nn.Module):
         sizes that are no counts or do not divide; an x that is not [B, N, d_model]; whatever the mechanism and attend() refuse.
     """
 
+    @checked
     def __init__(self, d_model: int, heads: int, mechanism: nn.Module | None, *, d_head: int | None = None, bias: bool = True,
                  post_norm: float | None = None) -> None:
         super().__init__()
-        self.heads = require_count("heads", heads)
+        self.heads, d_model = require_count("heads", heads), require_count("d_model", d_model)
         if d_head is None:
-            require(require_count("d_model", d_model) % heads == 0, "d_model", d_model, f"a multiple of {heads} heads", "Or name d_head.")
+            require(d_model % heads == 0, "d_model", d_model, f"a multiple of {heads} heads", "Or name d_head.")
         inner = heads * (d_model // heads if d_head is None else require_count("d_head", d_head))
         self.q, self.k, self.v = (nn.Linear(d_model, inner, bias=bias) for _ in range(3))
         self.o = nn.Linear(inner, d_model, bias=bias)
         self.mechanism = mechanism
         self.norm = None if post_norm is None else nn.LayerNorm(d_model, eps=post_norm)
 
+    @checked
     def forward(self, x: Float[Tensor, "B N D"], geometry: AttentionGeometry) -> Float[Tensor, "B N D"]:
         """One layer's attention over its own rows."""
-        require(isinstance(x, Tensor) and x.ndim == 3 and x.shape[-1] == self.q.in_features, "x", x, f"a tensor [B, N, {self.q.in_features}]",
-                "Batch first, the model's width last.")
+        weight = self.q.weight
+        require(x.shape[-1] == self.q.in_features and (x.dtype, x.device) == (weight.dtype, weight.device), "x", x,
+                f"a tensor [B, N, {self.q.in_features}], {weight.dtype} on {weight.device}", "Batch first, the model's width last, its dtype and its device.")
         q, k, v = (projection(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for projection in (self.q, self.k, self.v))
         y = self.o(attend(q, k, v, self._term(geometry), geometry).transpose(1, 2).flatten(2))
         return y if self.norm is None else self.norm(x + y)
@@ -83,25 +87,27 @@ class BertInput(nn.Module):
         ids that are no integers, or not [B, N]; a geometry of another length.
     """
 
+    @checked
     def __init__(self, words: int, token_types: int, d_model: int, positions: LearnedAbsolute | None, *, eps: float, padding_id: int | None = None) -> None:
         super().__init__()
-        self.words = nn.Embedding(require_count("words", words), require_count("d_model", d_model), padding_idx=padding_id)
+        words, d_model = require_count("words", words), require_count("d_model", d_model)
+        require(padding_id is None or 0 <= padding_id < words, "padding_id", padding_id, "a word, or None", "Take it from the tokenizer.")
+        self.words = nn.Embedding(words, d_model, padding_idx=padding_id)
         self.types = nn.Embedding(require_count("token_types", token_types), d_model)
         self.positions, self.norm = positions, nn.LayerNorm(d_model, eps=eps)
 
+    @checked
     def forward(self, ids: Int[Tensor, "B N"], geometry: AttentionGeometry, token_types: Int[Tensor, "B N"] | None = None) -> Float[Tensor, "B N D"]:
         """The first layer's input. Without ``token_types`` every row is of type 0."""
-        require(integers("ids", ids).ndim == 2, "ids", ids, "[B, N]", "One word a row.")
         types = torch.zeros_like(ids) if token_types is None else token_types
-        require(integers("token_types", types).shape == ids.shape, "token_types", types, f"shape {tuple(ids.shape)}, as ids", "One type a row.")
         # In this order: float addition is not associative, and the released code adds the positions last.
         x = _rows("ids", self.words, ids) + _rows("token_types", self.types, types)
         return self.norm(x if self.positions is None else self.positions(geometry).add_to(x))
 
 
 def _rows(field: str, table: nn.Embedding, ids: Tensor) -> Tensor:
-    if ids.numel() and ids.device.type != "meta" and not torch.compiler.is_compiling():
+    if readable(ids):
         for value in (int(ids.min()), int(ids.max())):
             if not 0 <= value < table.num_embeddings:
                 raise PositionRangeError(field, value, f"0..{table.num_embeddings - 1}", "Use the tokenizer that belongs to this table.")
-    return table(ids.long())
+    return table(ids)

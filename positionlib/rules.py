@@ -258,7 +258,8 @@ def require_phase(field: str, positions: Int[Tensor, "*shape"], dtype: torch.dty
     limit = round(2 / torch.finfo(dtype).eps)
     if readable(positions):
         far = max(abs(int(value)) for value in positions.aminmax())
-        require(far <= limit, field, far, f"positions up to {limit}, which {dtype} tells apart", "Subtract a common origin, or build phases in float64.")
+        require(far <= limit, field, far,
+                f"positions up to 2^{limit.bit_length() - 1}, which {dtype} tells apart", "Subtract a common origin, or build phases in float64.")
 
 
 def require_ids(field: str, ids: Int[Tensor, "*shape"], rows: int) -> None:

@@ -16,6 +16,7 @@ Not moved: values that name rows by their number (a parent's slot). Keep them as
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -23,9 +24,10 @@ import torch
 from jaxtyping import Bool, Int, Shaped
 from torch import Tensor
 
-from positionlib.errors import require, require_choice, require_count
+from positionlib.contract import KINDS
+from positionlib.errors import require, require_choice, require_count, whole_number
 from positionlib.geometry import AttentionGeometry
-from positionlib.rules import integers
+from positionlib.rules import integers, require_values
 
 NEW = -1  # in Move.source: a row that no source row provides
 SIDES = {"both": ("N", "N"), "queries": ("N", "K"), "keys": ("Q", "N")}
@@ -49,6 +51,7 @@ class Move:
     def __post_init__(self) -> None:
         require_count("length", self.length, 0)
         source = integers("source", self.source)
+        require_values("source", source)
         require(source.ndim in (1, 2) and bool(((source >= NEW) & (source < self.length)).all()), "source", self.source,
                 f"[M] or [B, M] of row numbers 0..{self.length - 1}, or {NEW} for a new row", "Count the rows that are moved from 0.")
         require(bool((self._uses(source) <= 1).all()), "source", self.source, "each row at most once", "A repeated row is another model input.")
@@ -67,21 +70,24 @@ class Move:
     def permute(cls, order: Int[Tensor, "*B N"]) -> Move:
         """Row order[m] comes to m."""
         order = integers("order", order)
+        require_values("order", order)
+        require(order.ndim in (1, 2), "order", order, "[N] or [B, N]", "Pass one order, or one for each batch row.")
         wanted = torch.arange(order.shape[-1], device=order.device)
-        require(order.ndim in (1, 2) and bool((order.sort().values == wanted).all()), "order", order, "each row number once", "Pass a permutation.")
+        require(bool((order.sort().values == wanted).all()), "order", order, "each row number once", "Pass a permutation.")
         return cls(order, order.shape[-1])
 
     @classmethod
     def sort(cls, keys: Shaped[Tensor, "*B N"]) -> Move:
         """Rows in the order of ascending keys; equal keys keep their order."""
-        require(isinstance(keys, Tensor) and keys.ndim in (1, 2) and not bool(keys.isnan().any()), "keys", keys, "[N] or [B, N] without NaN",
+        known = _plain(keys) and not keys.is_meta and keys.ndim in (1, 2) and not bool(keys.isnan().any())
+        require(known, "keys", keys, "[N] or [B, N] without NaN",
                 "A row without a key has no place: drop it first.")
         return cls.permute(keys.argsort(dim=-1, stable=True))
 
     @classmethod
     def keep(cls, kept: Bool[Tensor, "*B N"]) -> Move:
         """Drop the rows where ``kept`` is False. In a batch the kept rows go first, and shorter batch rows end in new rows."""
-        require(isinstance(kept, Tensor) and kept.dtype == torch.bool and kept.ndim in (1, 2), "kept", kept, "booleans [N] or [B, N]",
+        require(_plain(kept) and not kept.is_meta and kept.dtype == torch.bool and kept.ndim in (1, 2), "kept", kept, "booleans [N] or [B, N]",
                 "State the polarity and compare: mask == 1 (True = stays).")
         order, count = (~kept).long().argsort(dim=-1, stable=True), kept.sum(-1, keepdim=True)
         slots = torch.arange(int(count.max()) if count.numel() else 0, device=kept.device)
@@ -96,8 +102,7 @@ class Move:
     @classmethod
     def chunks(cls, length: int, size: int) -> list[Move]:
         """The moves that cut the rows into pieces of ``size``; the last may be shorter."""
-        require_count("size", size)
-        return [cls(piece, length) for piece in torch.arange(require_count("length", length)).split(size)]
+        return [cls(piece, length) for piece in torch.arange(require_count("length", length)).split(require_count("size", size))]
 
     def inverse(self) -> Move:
         """The way back, which drops the new rows.
@@ -127,15 +132,12 @@ class Field:
     pad: bool | int | float | None = None
 
     def __post_init__(self) -> None:
+        require(isinstance(self.axes, str), "axes", self.axes, "the names of the axes", "Write them with blanks between: 'B N D'.")
         names = self.axes.split()
-        require(isinstance(self.values, Tensor) and len(names) == self.values.ndim, "values", self.values, f"a tensor with the axes {self.axes}",
+        require(_plain(self.values) and len(names) == self.values.ndim, "values", self.values, f"a tensor with the axes {self.axes}",
                 "Name every axis once: N for rows, B for the batch, anything else for what stays.")
         require("N" in names and "B" not in names[1:], "axes", self.axes, "an N, and no B but the first", "Put the batch first.")
-        kind = self.values.dtype
-        fits = kind == torch.bool if isinstance(self.pad, bool) else kind.is_floating_point or isinstance(self.pad, int) and kind != torch.bool
-        if isinstance(self.pad, int) and not (kind.is_floating_point or kind == torch.bool):
-            fits = fits and torch.iinfo(kind).min <= self.pad <= torch.iinfo(kind).max
-        require(self.pad is None or fits, "pad", self.pad, f"a value of {kind}", "Name a value that the field can hold: False in a mask.")
+        require(self.pad is None or _holds(self.values.dtype, self.pad), "pad", self.pad, f"a value of {self.values.dtype}", "Name a value that the field can hold: False in a mask.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,6 +170,20 @@ class GeometryRows:
                 for name, (axes, pad) in spec.items() if (t := getattr(g, name)) is not None and "N" in axes}
 
 
+def _plain(values: object) -> bool:
+    return isinstance(values, Tensor) and values.layout == torch.strided and any(values.dtype in dtypes for _, dtypes, _ in KINDS.values())
+
+
+def _holds(kind: torch.dtype, pad: object) -> bool:
+    """Whether a dtype has this value; NaN and the infinities are floats."""
+    if isinstance(pad, bool) or kind == torch.bool:
+        return isinstance(pad, bool) and kind == torch.bool
+    whole = whole_number(pad)
+    if kind.is_floating_point:
+        return (isinstance(pad, float) or whole is not None) and not torch.finfo(kind).max < abs(pad) < math.inf
+    return whole is not None and torch.iinfo(kind).min <= whole <= torch.iinfo(kind).max
+
+
 Rows = Mapping[str, Field | GeometryRows]
 
 
@@ -183,6 +199,8 @@ def transport(*parts: Rows, move: Move | None = None) -> dict[str, Field | Geome
         dtypes or pads, or joined geometries without ``across``. The error's ``field`` is the name of the field.
     """
     require(len(parts) > 0, "parts", parts, "at least one bundle of fields", "Pass a dict of Field by name.")
+    require(all(isinstance(part, Mapping) for part in parts), "parts", parts, "mappings of fields by name", "Pass a dict of Field by name.")
+    require(move is None or isinstance(move, Move), "move", move, "a Move", "Make one: Move.permute(order).")
     for name, value in ((name, value) for part in parts for name, value in part.items()):
         require(isinstance(value, Field | GeometryRows), name, value, "a Field or GeometryRows", "Declare its axes: Field(values, 'B N D').")
     require(len({frozenset(part) for part in parts}) == 1, "parts", [sorted(part) for part in parts], "the same fields in each", "Nothing stays behind.")
@@ -218,7 +236,7 @@ def _moved(name: str, value: Field | GeometryRows, move: Move) -> Field | Geomet
     if move.source.ndim == 2 and axes.split()[0] != "B":
         values, axes = values.expand(move.source.shape[0], *values.shape), f"B {axes}"
     for axis in (i for i, a in enumerate(axes.split()) if a == "N"):
-        values = _take(values, axis, move.source.to(values.device), value.pad)
+        values = _take(values, axis, move.source, value.pad)
     return replace(value, values=values, axes=axes)
 
 
@@ -228,6 +246,7 @@ def _take(values: Tensor, axis: int, source: Tensor, pad: object) -> Tensor:
         blank = values.new_full((*values.shape[:axis], 1, *values.shape[axis + 1 :]), pad)
         source = source.masked_fill(source == NEW, values.shape[axis])
         values = torch.cat((values, blank), axis)
+    source = source.to(values.device)  # after its values were looked at, which a meta tensor has not
     if source.ndim == 1:
         return values.index_select(axis, source)
     return values.take_along_dim(source.reshape(len(source), *(-1 if i == axis else 1 for i in range(1, values.ndim))), axis)
@@ -245,7 +264,7 @@ def _join(name: str, values: list[Field | GeometryRows]) -> Field | GeometryRows
     require(first.pad is not None or not others, name, first.pad, "a pad for pairs of rows from two parts", "Name it: False in a mask, −1 for no path.")
     blocks = [v.values for v in values]
     for axis in others:
-        blocks = [_take(block, axis, Move.pad(n, before=sum(lengths[:i]), after=sum(lengths[i + 1 :])).source.to(block.device), first.pad)
+        blocks = [_take(block, axis, Move.pad(n, before=sum(lengths[:i]), after=sum(lengths[i + 1 :])).source, first.pad)
                   for i, (block, n) in enumerate(zip(blocks, lengths))]
     return replace(first, values=torch.cat(blocks, along))
 

@@ -112,6 +112,7 @@ CALLS: dict[str, Call] = {
     **{f"position_ids_from_mask {policy}": (learned.position_ids_from_mask, dict(mask=MASK, policy=policy, past=1, padding_idx=1))
        for policy in learned.POLICIES},
     "admit_position_ids": (learned.admit_position_ids, dict(buffer=IDS, rows=N)), "row_support": (learned.row_support, dict(lengths=[1, 2], rows=3)),
+    "table_gradient": (learned.table_gradient, dict(upstream=normal(2, N, D), row_ids=IDS.expand(2, N), rows=N)),
     "coverage": (learned.coverage, dict(position_ids=torch.zeros(2, N, dtype=torch.long), mask=MASK, rows=3)),
     "ALiBi": (made(pl.ALiBi, CAUSAL), dict(heads=2, form="relative", slopes=[1.0, 2.0], head_ids=[1], inside_scale=True, rounded=torch.bfloat16)),
     "ALiBi()": of_geometry(pl.ALiBi(H)), "NoPE()": of_geometry(pl.NoPE()), "T5Bias()": of_geometry(pl.T5Bias(H, 8, 16, bidirectional=False)),
@@ -171,7 +172,8 @@ CALLS: dict[str, Call] = {
 }
 
 SIZES = {"pairs", "heads", "length", "committed_length", "new_tokens", "target_length", "source_length", "rows", "max_length", "nodes", "num_classes",
-         "d_model", "d_head", "d_value", "max_distance", "max_positions", "num_types", "max_degree", "clamp_len", "num_buckets", "bias_max", "lengths"}
+         "d_model", "d_head", "d_value", "max_distance", "max_positions", "num_types", "max_degree", "clamp_len", "num_buckets", "bias_max", "lengths", "size", "longer",
+         "before", "after", "words", "token_types", "new_rows"}
 
 
 def others(name: str, value: Any) -> dict[str, Any]:

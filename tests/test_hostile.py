@@ -9,11 +9,14 @@ import torch
 
 import positionlib as pl
 from positionlib import mechanisms
-from tests.hostile import CALLS, others
+from tests import hostile_axes
+from tests.hostile import CALLS as CORE
+from tests.hostile import others
 
-MODULES = ["attention", "padding", "permutation", "rules", "terms", *(f"mechanisms.{name}" for name in (
-    "alibi", "deberta", "graph", "learned", "nope", "shaw", "shaw_variants", "sinusoidal", "sinusoidal_algebra", "sinusoidal_precision", "t5",
-    "transformer_xl", "tupe"))]
+MODULES = ["attention", "checkpoints.migration", "layers", "padding", "permutation", "rotation", "rules", "terms", "transport", *(f"mechanisms.{name}" for name in (
+    "alibi", "deberta", "graph", "grid", "grid_bias", "grid_document", "grid_resize", "grid_sine", "learned", "naive", "naive_properties", "nope", "rotary",
+    "shaw", "shaw_variants", "sinusoidal", "sinusoidal_algebra", "sinusoidal_precision", "t5", "time2vec", "transformer_xl", "tupe"))]
+CALLS = CORE | hostile_axes.CALLS
 ARGUMENTS = [(name, argument) for name, (_, sound) in CALLS.items() for argument in sound]
 
 
@@ -21,7 +24,7 @@ def test_every_public_function_and_module_has_a_sound_call():
     wanted = set(mechanisms.__all__)
     for module in (importlib.import_module(f"positionlib.{name}") for name in MODULES):
         own = {name for name, f in vars(module).items() if inspect.isfunction(f) and f.__module__ == module.__name__}
-        wanted |= {name for name in own if not name.startswith(("_", "require", "readable"))}  # these are what refuses
+        wanted |= {name for name in own if not name.startswith(("_", "require", "readable", "check_"))}  # these are what refuses
     assert {name.split()[0].split(".")[0].removesuffix("()") for name in CALLS} >= wanted
     for call, sound in CALLS.values():
         call(**sound)
@@ -75,7 +78,7 @@ def leaves(answer) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("name, argument", [(name, argument) for name, argument in ARGUMENTS if isinstance(CALLS[name][1][argument], list)])
 def test_a_list_may_be_a_tuple_and_a_list_of_numbers_an_array(name, argument):
-    call, sound = CALLS[name]
+    call, sound = seeded(CALLS[name][0]), CALLS[name][1]
     values, want = sound[argument], call(**sound)
     numbers = all(isinstance(value, (int, float)) for value in values)
     for other in [tuple(values), *([np.array(values), torch.tensor(values)] if numbers else [])]:

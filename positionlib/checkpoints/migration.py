@@ -25,23 +25,24 @@ Sources: the article's section 0x07; the moments' names are torch.optim's.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from positionlib.contract import checked
 from positionlib.errors import require, require_choice, require_count
 from positionlib.identity import AdmissionTuple
 from positionlib.mechanisms.learned import admit_position_ids
-from positionlib.rules import integers
+from positionlib.rules import require_values
 
 POLICIES = ("zeros", "normal", "mean", "repeat", "interpolate", "truncate")
 PROVENANCE = ("trained", "untrained", *(f"new:{policy}" for policy in POLICIES[:-1]))
 
 
+@checked
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PositionTable:
     """A position table with everything that must agree with it. It is checked when it is made, so no half of a migration exists.
@@ -54,7 +55,7 @@ class PositionTable:
     provenance : one word a row: ``trained``, ``untrained`` (it was there, and no training example reached it), or ``new:`` and a policy.
     row_offset : rows before position 0 (OPT: 2, RoBERTa: padding_idx + 1).
     moments : the optimizer's state of the weight, by its names: tensors [P, D], and scalars such as ``step``. Empty without training.
-    position_ids : the stored id range; regenerated from the configuration when left out.
+    position_ids : the stored id range [R]; regenerated from the configuration when left out.
 
     Raises
     ------
@@ -64,10 +65,10 @@ class PositionTable:
 
     weight: Float[Tensor, "P D"]
     identity: AdmissionTuple
-    provenance: tuple[str, ...]
+    provenance: Sequence[str]
     row_offset: int = 0
     moments: Mapping[str, Tensor] = field(default_factory=dict)
-    position_ids: Int[Tensor, "R"] | None = None
+    position_ids: Tensor | None = None
 
     def __post_init__(self) -> None:
         weight, identity = self.weight, self.identity
@@ -80,12 +81,13 @@ class PositionTable:
         configured = identity.config_max_position_embeddings
         require(configured in (rows, rows - self.row_offset), "identity.config_max_position_embeddings", configured,
                 " or ".join(str(n) for n in sorted({rows, rows - self.row_offset})), "Configure the positions that have a row, no more and no fewer.")
+        require(isinstance(self.moments, Mapping), "moments", self.moments, "tensors by the optimizer's names", "Pass optimizer.state[weight].")
         for name, moment in self.moments.items():
-            require(isinstance(moment, Tensor) and (moment.ndim == 0 or moment.shape == weight.shape), f"moments.{name}", moment,
+            require(isinstance(moment, Tensor) and moment.layout == torch.strided and (moment.ndim == 0 or moment.shape == weight.shape), f"moments.{name}", moment,
                     f"shape {tuple(weight.shape)}, or a scalar", "Migrate the moments with the weight; a factored moment has no rows to keep.")
         object.__setattr__(self, "moments", dict(self.moments))
         object.__setattr__(self, "provenance", tuple(self.provenance))
-        require(len(self.provenance) == rows and set(self.provenance) <= set(PROVENANCE), "provenance", self.provenance,
+        require(len(self.provenance) == rows and all(word in PROVENANCE for word in self.provenance), "provenance", self.provenance,
                 f"{rows} words of {', '.join(PROVENANCE)}", "Take it from row_provenance(counts).")
         ids = torch.arange(configured) if self.position_ids is None else admit_position_ids(self.position_ids, configured)
         object.__setattr__(self, "position_ids", ids)
@@ -96,17 +98,20 @@ class PositionTable:
         return len(self.weight) - self.row_offset
 
 
-def row_provenance(counts: Int[Tensor, "P"], before: tuple[str, ...] | None = None) -> tuple[str, ...]:
+@checked
+def row_provenance(counts: Int[Tensor, "P"], before: Sequence[str] | None = None) -> tuple[str, ...]:
     """One word a row after training: ``trained`` where a row was addressed, else what it was ``before`` (at first: ``untrained``).
 
     ``counts`` are those of :func:`positionlib.mechanisms.learned.coverage` or ``row_support``, reserved rows included.
     """
-    reached = (integers("counts", counts) > 0).tolist()
+    require_values("counts", counts)
+    reached = (counts > 0).tolist()
     before = ("untrained",) * len(reached) if before is None else before
     require(len(before) == len(reached), "before", before, f"{len(reached)} words, one a row", "Count over the rows of this table.")
     return tuple("trained" if hit else word for hit, word in zip(reached, before))
 
 
+@checked
 def migrate_position_table(table: PositionTable, new_rows: int, *, policy: str, release_id: str, checkpoint_id: str, std: float | None = None,
                            generator: torch.Generator | None = None) -> PositionTable:
     """The table with ``new_rows`` rows, reserved ones included, under a new identity. The old one is left as it was and shares no memory.
@@ -126,7 +131,7 @@ def migrate_position_table(table: PositionTable, new_rows: int, *, policy: str, 
         require(isinstance(new, str) and new not in ("", getattr(table.identity, name)), name, new, f"a name other than {getattr(table.identity, name)!r}",
                 "Another table is another release: live caches of the old one must not match.")
     drawn = policy == "normal"
-    require(isinstance(std, (int, float)) and 0 < std < math.inf if drawn else std is None, "std", std,
+    require(std is not None and std > 0 if drawn else std is None, "std", std,
             "a finite number above 0 for policy 'normal', None for others", "The usual one is the model's initializer_range, 0.02.")
     require(isinstance(generator, torch.Generator) if drawn else generator is None, "generator", generator,
             "a torch.Generator for policy 'normal', None for others", "Seed one: a migration is repeatable.")
@@ -147,7 +152,7 @@ def _fresh_rows(positions: Float[Tensor, "N D"], added: int, policy: str, std: f
     """New rows, float64 where they are computed: they are rounded once, to the table's dtype."""
     length, width = positions.shape
     if policy == "normal":
-        return std * torch.randn(added, width, generator=generator, device=generator.device)
+        return float(std) * torch.randn(added, width, generator=generator, device=generator.device)
     if policy == "mean":
         return positions.double().mean(0).expand(added, -1)
     if policy == "repeat":

@@ -31,9 +31,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from positionlib.contract import checked
 from positionlib.errors import PositionRangeError, require, require_choice, require_count
 from positionlib.geometry import AttentionGeometry
-from positionlib.rules import integers
+from positionlib.rules import integers, readable
 from positionlib.terms import StateRows
 
 TRAVERSALS = ("row_major", "column_major")
@@ -72,6 +73,7 @@ class Grid:
         object.__setattr__(self, "leading", names("leading", self.leading))
         # Found once, here: a compiled graph cannot trace products over a dict.
         object.__setattr__(self, "cells", math.prod(self.sizes.values()))
+        require(self.tokens < 2**62, "sizes", self.sizes, "fewer than 2^62 tokens", "A position counts them.")
         outer_first = self.axes if self.traversal == "row_major" else self.axes[::-1]
         object.__setattr__(self, "_steps", {axis: math.prod(self.sizes[inner] for inner in outer_first[n + 1 :]) for n, axis in enumerate(outer_first)})
 
@@ -134,10 +136,12 @@ class LearnedGrid(nn.Module):
 
     def __init__(self, grid: Grid, d_model: int, *, resize: ResizeRule | None = None) -> None:
         super().__init__()
+        require(resize is None or callable(resize), "resize", resize, "a ResizeRule, or None", "GridResize is one.")
         self.grid, self.resize = check_grid(grid), resize
         self.weight = nn.Parameter(torch.empty(grid.tokens, require_count("d_model", d_model)))
         nn.init.normal_(self.weight, std=0.02)
 
+    @checked
     def forward(self, geometry: AttentionGeometry, grid: Grid) -> StateRows:
         """Rows [N, D] or [B, N, D] of the query positions, which number the tokens of the call's ``grid``."""
         require(check_grid(grid).leading == self.grid.leading, "grid.leading", grid.leading, f"{self.grid.leading}, as trained", "Name the same tokens.")
@@ -192,6 +196,7 @@ class SeparableGrid(nn.Module):
         coordinates = axis_coordinates(coordinates, {axis: len(table) for axis, table in self.weight.items()})
         return StateRows(rows=self._rows(coordinates), mark="separable_grid")
 
+    @checked
     def forward(self, geometry: AttentionGeometry, grid: Grid) -> StateRows:
         """Rows [N, D] or [B, N, D] of the query positions, which number the tokens of the call's ``grid``."""
         require(set(check_grid(grid).axes) == set(self.weight), "grid.axes", grid.axes, f"the axes {tuple(self.weight)}", "One table serves one axis.")
@@ -215,6 +220,7 @@ class SeparableGrid(nn.Module):
         return f"compose={self.compose!r}, leading={self.leading}"
 
 
+@checked
 def rectangle_defect(cells: Float[Tensor, "*B R C D"]) -> Float[Tensor, "*B R-1 C-1 D"]:
     """f(r,c) − f(r,c+1) − f(r+1,c) + f(r+1,c+1) for every pair of neighbours.
 
@@ -241,7 +247,9 @@ def axis_coordinates(coordinates: Mapping[str, Tensor], sizes: Mapping[str, int]
 
 def check_axes(coordinates: Mapping[str, Tensor], axes: tuple[str, ...]) -> None:
     """Raise :class:`PositionContractError` unless there is one tensor for each axis, all of one shape."""
-    require(isinstance(coordinates, Mapping) and set(coordinates) == set(axes), "coordinates", coordinates, f"one tensor for each of {axes}", "Name the axes.")
+    known = isinstance(coordinates, Mapping) and set(coordinates) == set(axes) and all(isinstance(c, Tensor) for c in coordinates.values())
+    require(known, "coordinates", coordinates, f"one tensor for each of {axes}", "Name the axes.")
+    require(len({c.device for c in coordinates.values()}) == 1, "coordinates", coordinates, "tensors on one device", "Move them together.")
     shapes = {axis: tuple(coordinates[axis].shape) for axis in axes}
     require(all(shape == shapes[axes[0]] for shape in shapes.values()), "coordinates", shapes, "one shape",
             "Give each token a coordinate on every axis.")  # compared one by one: a symbolic shape has no hash
@@ -249,7 +257,7 @@ def check_axes(coordinates: Mapping[str, Tensor], axes: tuple[str, ...]) -> None
 
 def check_range(field: str, ids: Int[Tensor, "*shape"], size: int, what: object) -> None:
     """Raise :class:`PositionRangeError` for an id outside 0..size−1 of ``what``. A compiled or meta graph has no values to look at."""
-    if ids.numel() and ids.device.type != "meta" and not torch.compiler.is_compiling():
+    if readable(ids):
         for value in (int(ids.min()), int(ids.max())):
             if not 0 <= value < size:
                 raise PositionRangeError(field, value, f"0..{size - 1} of {what}", "Nothing wraps around or is clamped: correct it, or name a larger grid.")

@@ -17,15 +17,16 @@ Contract
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from positionlib.contract import checked
 from positionlib.errors import require, require_count
 from positionlib.geometry import AttentionGeometry
-from positionlib.rules import T5Buckets, integers
+from positionlib.rules import T5Buckets, integers, readable
 from positionlib.terms import ScoreBias
 
 POSITION = "position"  # the axis whose coordinates are the geometry's own
@@ -54,9 +55,14 @@ class AxisBias(ScoreBias):
                         "Call the module with this geometry and its rows' coordinates.")
         return self.rules[axis].classes(keys[..., None, :] - queries[..., :, None])
 
-    def materialize(self, query_positions, key_positions, dtype=torch.float32):
+    @checked
+    def materialize(self, query_positions: Int[Tensor, "*B Q"], key_positions: Int[Tensor, "*B K"],
+                    dtype: torch.dtype = torch.float32) -> Float[Tensor, "B H Q K"]:
         bias = sum(table.T.to(dtype)[self.classes(axis, query_positions, key_positions)].movedim(-1, -3) for axis, table in self.tables.items())
         return bias if bias.ndim == 4 else bias[None]
+
+    def slice_queries(self, start, stop):
+        return replace(self, query_coordinates={axis: c[..., start:stop] for axis, c in self.query_coordinates.items()})
 
 
 class GridBias(nn.Module):
@@ -74,6 +80,7 @@ class GridBias(nn.Module):
         no axis, causal buckets, coordinates for other axes, of another shape, or negative; a geometry without a shared frame.
     """
 
+    @checked
     def __init__(self, heads: int, rules: Mapping[str, T5Buckets], *, inside_scale: bool) -> None:
         super().__init__()
         require_count("heads", heads)
@@ -85,22 +92,23 @@ class GridBias(nn.Module):
         for weight in self.parameters():
             nn.init.normal_(weight, std=0.02)
 
+    @checked
     def forward(self, geometry: AttentionGeometry, query_coordinates: Mapping[str, Int[Tensor, "*B Q"]],
                 key_coordinates: Mapping[str, Int[Tensor, "*B K"]]) -> AxisBias:
         """The bias of this call; the coordinates name every axis but ``position``. In self-attention both are the same."""
         geometry.require_shared_frame("an axis bias")
         return AxisBias(tables=dict(self.weight.items()), rules=self.rules, inside_scale=self.inside_scale,
-                        query_coordinates=self._checked("query_coordinates", query_coordinates, geometry.query_length),
-                        key_coordinates=self._checked("key_coordinates", key_coordinates, geometry.key_length))
+                        query_coordinates=self._checked("query_coordinates", query_coordinates, geometry.query_length, geometry),
+                        key_coordinates=self._checked("key_coordinates", key_coordinates, geometry.key_length, geometry))
 
-    def _checked(self, name: str, given: Mapping[str, Tensor], length: int) -> dict[str, Tensor]:
+    def _checked(self, name: str, given: Mapping[str, Tensor], length: int, geometry: AttentionGeometry) -> dict[str, Tensor]:
         wanted = set(self.rules) - {POSITION}
         require(isinstance(given, Mapping) and set(given) == wanted, name, given, f"one tensor for each of {sorted(wanted)}", "Name the axes.")
         whole = {axis: integers(f"{name}.{axis}", c) for axis, c in given.items()}
         for axis, c in whole.items():
             require(c.ndim in (1, 2) and c.shape[-1] == length, f"{name}.{axis}", c, f"[{length}] or [B, {length}], one a row", "Match the rows of the call.")
-            unknown = c.device.type == "meta" or torch.compiler.is_compiling() or not c.numel()
-            require(unknown or int(c.min()) >= 0, f"{name}.{axis}", c, "coordinates of at least 0",
+            require(c.device == geometry.device, f"{name}.{axis}", c.device, f"device {geometry.device}, as the geometry", "Move both to one device.")
+            require(not readable(c) or int(c.min()) >= 0, f"{name}.{axis}", c, "coordinates of at least 0",
                     "A leading token stands in no cell: give it a place, as LayoutLMv3 gives its CLS a box.")
         return whole
 

@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from positionlib.contract import checked
 from positionlib.errors import require, require_choice
 from positionlib.mechanisms.grid import Grid, check_grid
 
@@ -47,12 +48,13 @@ class GridResize:
             require(isinstance(value, bool) and (self.mode in SMOOTH or not value), name, value, "True or False" if self.mode in SMOOTH else "False",
                     f"Only {' and '.join(SMOOTH)} have a choice here.")
 
+    @checked
     def __call__(self, table: Float[Tensor, "*B S D"], source: Grid, target: Grid) -> Float[Tensor, "*B T D"]:
         require(len(check_grid(source).axes) == 2 and source.axes == check_grid(target).axes, "target", str(target),
                 f"two axes, as the source: {source}", "Name the same axes.")
         require(source.leading == target.leading, "target.leading", target.leading, f"{source.leading}, as the source",
                 "Leading tokens are copied: add or drop one on its own.")
-        require(table.ndim >= 2 and table.shape[-2] == source.tokens, "table", table, f"{source.tokens} rows, as {source}",
+        require(table.shape[-2] == source.tokens and table.numel() > 0, "table", table, f"{source.tokens} rows of numbers, as {source}",
                 "Name the grid the table was trained on: a row count does not tell it.")
         device, extra = table.device, len(source.leading)
         outer, inner = (torch.arange(size, device=device) for size in source.sizes.values())

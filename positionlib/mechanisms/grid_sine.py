@@ -31,10 +31,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from positionlib.contract import KINDS, checked
 from positionlib.errors import require, require_choice, require_count
 from positionlib.geometry import AttentionGeometry
 from positionlib.mechanisms.grid import Grid, check_axes, check_grid, names
-from positionlib.rules import frequency_ladder
+from positionlib.rules import frequency_ladder, readable
 from positionlib.terms import StateRows
 
 LAYOUTS = ("interleaved", "concatenated")
@@ -57,6 +58,7 @@ class SineGrid(nn.Module):
         a width that does not divide under ``error``, an unknown layout, a call on other axes, coordinates below 0 or not finite.
     """
 
+    @checked
     def __init__(self, d_model: int, *, order: Sequence[str], layout: str, odd_width: str = "error", base: float = 10_000.0,
                  output_dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
@@ -74,11 +76,12 @@ class SineGrid(nn.Module):
         """Rows [*B, N, D] at coordinates by axis name, integers or floats, in cells."""
         check_axes(coordinates, self.order)
         for axis, c in coordinates.items():
-            unknown = c.device.type == "meta" or torch.compiler.is_compiling()
-            require(unknown or bool((c.isfinite() & (c >= 0)).all()), f"coordinates.{axis}", c, "finite numbers of at least 0",
-                    "A padded cell keeps a coordinate, and a leading token has none.")
+            real, wide = c.dtype in (*KINDS["Float"][1], *KINDS["Int"][1]) and c.layout == torch.strided, c.double()
+            require(real and (not readable(c) or bool(((wide >= 0) & (wide <= 2**53)).all())), f"coordinates.{axis}", c, "finite numbers of at least 0",
+                    "A padded cell keeps a coordinate, and a leading token has none; beyond 2^53 phases do not tell neighbours apart.")
         return StateRows(rows=self._rows(coordinates), mark="sine_grid")
 
+    @checked
     def forward(self, geometry: AttentionGeometry, grid: Grid) -> StateRows:
         """Rows [N, D] or [B, N, D] of the query positions, which number the tokens of the call's ``grid``."""
         require(set(check_grid(grid).axes) == set(self.order), "grid.axes", grid.axes, f"the axes {self.order}", "One block serves one axis.")
@@ -99,19 +102,18 @@ class SineGrid(nn.Module):
         return f"{self.d_model}, order={self.order}, layout={self.layout!r}, odd_width={self.odd_width!r}, base={self.base:g}"
 
 
+@checked
 def real_cell_coordinates(real: Bool[Tensor, "B R C"], *, scale: float | None) -> dict[str, Float[Tensor, "B R*C"]]:
     """DETR's coordinates in a padded batch: how many real pixels a column has down to the row, and a row up to the column.
 
     They are float64, row-major, and start at 1. With ``scale`` (2π in DETR) each is divided by its line's last count plus 10⁻⁶ and
     multiplied by it; None leaves the counts. ``real`` is True at real pixels; a padded pixel repeats the count before it.
     """
-    require(isinstance(real, Tensor) and real.dtype == torch.bool and real.ndim == 3, "real", real, "bool [B, R, C], True = real pixel",
-            "State the polarity: facebookresearch/detr's mask is True at padding.")
-    require(scale is None or isinstance(scale, (int, float)) and 0 < scale < math.inf, "scale", scale, "a number above 0, or None", "DETR's is 2π.")
+    require(scale is None or scale > 0, "scale", scale, "a number above 0, or None", "DETR's is 2π.")
     counts = {}
     for axis, dim in (("row", 1), ("col", 2)):
         count = real.to(torch.float64).cumsum(dim)
         if scale is not None and count.numel():
-            count = count / (count.narrow(dim, -1, 1) + 1e-6) * scale
+            count = count / (count.narrow(dim, -1, 1) + 1e-6) * float(scale)
         counts[axis] = count.flatten(1)
     return counts

@@ -74,6 +74,7 @@ class LearnedAbsolute(nn.Module):
         return f"rows={self.weight.shape[0]}, d_model={self.weight.shape[1]}, row_offset={self.row_offset}"
 
 
+@checked
 def table_gradient(upstream: Float[Tensor, "*B N D"], row_ids: Int[Tensor, "*B N"], rows: int) -> Float[Tensor, "rows D"]:
     """∂L/∂P as an indexed reduction: each row sums the upstream gradients of the places that read it; the others stay zero.
 
@@ -84,12 +85,12 @@ def table_gradient(upstream: Float[Tensor, "*B N D"], row_ids: Int[Tensor, "*B N
     PositionContractError
         ids that are no integers, or not one a gradient row. ``PositionRangeError``: an id outside 0..rows−1.
     """
-    row_ids = integers("row_ids", row_ids)
     require(upstream.shape[:-1] == row_ids.shape, "row_ids", row_ids, f"shape {tuple(upstream.shape[:-1])}", "Give one id a gradient row.")
-    if row_ids.numel() and not 0 <= int(row_ids.min()) <= int(row_ids.max()) < require_count("rows", rows):
+    rows = require_count("rows", rows)
+    if readable(row_ids) and not 0 <= int(row_ids.min()) <= int(row_ids.max()) < rows:
         raise PositionRangeError("row_ids", (int(row_ids.min()), int(row_ids.max())), f"0..{rows - 1}: there are {rows} rows",
                                  "Reduce into a table of the rows the ids were made for.")
-    wide = upstream.to(torch.promote_types(upstream.dtype, torch.float32)).reshape(-1, upstream.shape[-1])
+    wide = upstream.to(torch.promote_types(upstream.dtype, torch.float32)).reshape(row_ids.numel(), upstream.shape[-1])
     return wide.new_zeros(rows, upstream.shape[-1]).index_add(0, row_ids.reshape(-1), wide).to(upstream.dtype)
 
 

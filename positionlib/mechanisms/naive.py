@@ -19,20 +19,20 @@ Source: the definitions are elementary. Vaswani et al. 2017, section 3.5, is the
 
 from __future__ import annotations
 
-import math
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from positionlib.contract import checked
 from positionlib.errors import PositionRangeError, require, require_choice, require_count
 from positionlib.geometry import AttentionGeometry
-from positionlib.rules import integers
+from positionlib.rules import integers, readable
 from positionlib.terms import StateRows
 
 OVERFLOWS = ("error", "wrap")
 
 
+@checked
 def integer_rows(positions: Int[Tensor, "*B N"], d_model: int, *, alpha: float = 1.0,
                  output_dtype: torch.dtype = torch.float32) -> Float[Tensor, "*B N D"]:
     """α t on every channel, rounded once.
@@ -42,11 +42,12 @@ def integer_rows(positions: Int[Tensor, "*B N"], d_model: int, *, alpha: float =
     PositionContractError
         positions that are no integers, an α that is 0 or not finite, or a dtype that is not floating point.
     """
-    require(isinstance(alpha, (int, float)) and math.isfinite(alpha) and alpha != 0, "alpha", alpha, "a finite number other than 0",
+    require(alpha != 0, "alpha", alpha, "a finite number other than 0",
             "The raw integer is alpha=1.")
-    return _repeated(alpha * integers("positions", positions).double(), d_model, output_dtype)
+    return _repeated(float(alpha) * positions.double(), d_model, output_dtype)
 
 
+@checked
 def normalised_rows(positions: Int[Tensor, "*B N"], d_model: int, *, length: int,
                     output_dtype: torch.dtype = torch.float32) -> Float[Tensor, "*B N D"]:
     """t / L on every channel, in 0 ≤ p < 1, rounded once.
@@ -60,6 +61,7 @@ def normalised_rows(positions: Int[Tensor, "*B N"], d_model: int, *, length: int
     return _repeated(positions.double() / length, d_model, output_dtype)
 
 
+@checked
 def binary_rows(positions: Int[Tensor, "*B N"], bits: int, *, overflow: str = "error",
                 output_dtype: torch.dtype = torch.float32) -> Float[Tensor, "*B N m"]:
     """The m = ``bits`` binary digits of t as 0 and 1, the most significant first.
@@ -81,10 +83,12 @@ def binary_rows(positions: Int[Tensor, "*B N"], bits: int, *, overflow: str = "e
 class IntegerCode(nn.Module):
     """module(geometry) returns the :class:`StateRows` of :func:`integer_rows` at the query positions."""
 
+    @checked
     def __init__(self, d_model: int, *, alpha: float = 1.0) -> None:
         super().__init__()
         self.d_model, self.alpha = require_count("d_model", d_model), alpha
 
+    @checked
     def forward(self, geometry: AttentionGeometry) -> StateRows:
         return StateRows(rows=integer_rows(geometry.query_positions, self.d_model, alpha=self.alpha), mark="integer")
 
@@ -95,10 +99,13 @@ class NormalisedCode(nn.Module):
     ``length`` is ``"current"``, the number of keys of the call, or a fixed number: another coordinate system, with a last position.
     """
 
+    @checked
     def __init__(self, d_model: int, *, length: int | str) -> None:
         super().__init__()
-        self.d_model, self.length = require_count("d_model", d_model), length if length == "current" else require_count("length", length)
+        current = isinstance(length, str) and length == "current"
+        self.d_model, self.length = require_count("d_model", d_model), length if current else require_count("length", length)
 
+    @checked
     def forward(self, geometry: AttentionGeometry) -> StateRows:
         length = geometry.key_length if self.length == "current" else self.length
         return StateRows(rows=normalised_rows(geometry.query_positions, self.d_model, length=length), mark="normalised")
@@ -107,10 +114,12 @@ class NormalisedCode(nn.Module):
 class BinaryCode(nn.Module):
     """module(geometry) returns the :class:`StateRows` of :func:`binary_rows` at the query positions; the width is ``bits``."""
 
+    @checked
     def __init__(self, bits: int, *, overflow: str = "error") -> None:
         super().__init__()
         self.bits, self.overflow = require_count("bits", bits), require_choice("overflow", overflow, OVERFLOWS)
 
+    @checked
     def forward(self, geometry: AttentionGeometry) -> StateRows:
         return StateRows(rows=binary_rows(geometry.query_positions, self.bits, overflow=self.overflow), mark="binary")
 
@@ -127,7 +136,7 @@ def _floating(rows: Tensor, output_dtype: torch.dtype) -> Tensor:
 def _within(positions: Tensor, limit: int, remedy: str) -> Int[Tensor, "*B N"]:
     """Positions as int64, checked on the host; a compiled graph has no values to look at and checks nothing."""
     positions = integers("positions", positions)
-    if positions.numel() and positions.device.type != "meta" and not torch.compiler.is_compiling():
+    if readable(positions):
         for value in (int(positions.min()), int(positions.max())):
             if not 0 <= value < limit:
                 raise PositionRangeError("positions", value, f"0..{limit - 1}", remedy)

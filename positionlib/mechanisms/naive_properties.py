@@ -23,6 +23,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from positionlib.contract import checked
 from positionlib.errors import require, require_count
 
 Code = Callable[[Int[Tensor, "N"], int], Float[Tensor, "N D"]]
@@ -56,22 +57,26 @@ class Properties:
     extension: Extension
 
 
+@checked
 def norm_profile(rows: Float[Tensor, "N D"]) -> Float[Tensor, "N"]:
     """‖p_t‖₂, float64."""
     return _checked(rows).double().norm(dim=1)
 
 
+@checked
 def content_ratio(rows: Float[Tensor, "N D"], sigma: float) -> Float[Tensor, "N"]:
     """‖p_t‖ / (σ √D): the row beside a content row of independent channels with scale σ. For α t · 1_D it is |α| t / σ at any width."""
-    require(isinstance(sigma, (int, float)) and 0 < sigma < math.inf, "sigma", sigma, "a finite number above 0", "Pass the scale of a content channel.")
-    return norm_profile(rows) / (sigma * math.sqrt(rows.shape[1]))
+    require(sigma > 0, "sigma", sigma, "a finite number above 0", "Pass the scale of a content channel.")
+    return norm_profile(rows) / (float(sigma) * math.sqrt(rows.shape[1]))
 
 
+@checked
 def step_profile(rows: Float[Tensor, "N D"]) -> Float[Tensor, "N-1"]:
     """‖p_{t+1} − p_t‖₂, float64. For binary digits its square is the number of digits that the step flips."""
     return _checked(rows).double().diff(dim=0).norm(dim=1)
 
 
+@checked
 def distance_profile(rows: Float[Tensor, "N D"]) -> tuple[Float[Tensor, "N-1"], Float[Tensor, "N-1"]]:
     """Smallest and largest ‖p_{t+k} − p_t‖₂ over t, for k = 1 … N−1. The two agree where distance depends on the offset alone."""
     wide = _checked(rows).double()
@@ -79,6 +84,7 @@ def distance_profile(rows: Float[Tensor, "N D"]) -> tuple[Float[Tensor, "N-1"], 
     return tuple(torch.stack([end(gap) for gap in gaps]) if gaps else wide.new_zeros(0) for end in (torch.amin, torch.amax))
 
 
+@checked
 def distinct_rows(rows: Float[Tensor, "N D"]) -> tuple[int, tuple[int, int] | None]:
     """How many different rows there are, and (earlier, later) of the first row that equals an earlier one, or None."""
     different, which = torch.unique(_checked(rows), dim=0, return_inverse=True)
@@ -88,12 +94,14 @@ def distinct_rows(rows: Float[Tensor, "N D"]) -> tuple[int, tuple[int, int] | No
     return len(different), (int(earliest[repeated[0]]), repeated[0]) if repeated else None
 
 
+@checked
 def direction_rank(rows: Float[Tensor, "N D"]) -> int:
     """Rank of the rows as a matrix, up to the rounding of their dtype. 1 for a scalar that is repeated on every channel."""
     tolerance = max(rows.shape) * torch.finfo(_checked(rows).dtype).eps
     return int(torch.linalg.matrix_rank(rows.double(), rtol=tolerance))
 
 
+@checked
 def extension(code: Code, length: int, longer: int) -> Extension:
     """Let a sequence grow from ``length`` to ``longer`` rows.
 
@@ -116,6 +124,7 @@ def extension(code: Code, length: int, longer: int) -> Extension:
     return Extension(moved, "continues" if new == len(beyond) else "collides", growth)
 
 
+@checked
 def measure(code: Code, length: int, longer: int) -> Properties:
     """All four properties on rows 0..length−1, and on the growth to ``longer`` rows."""
     grown = extension(code, length, longer)
@@ -125,12 +134,15 @@ def measure(code: Code, length: int, longer: int) -> Properties:
 
 
 def _rows(code: Code, start: int, stop: int, length: int) -> Float[Tensor, "N D"]:
+    require(callable(code), "code", code, "a function of positions and a length", "Pass lambda positions, length: rows.")
     rows = _checked(code(torch.arange(start, stop), length))
     require(len(rows) == stop - start, "rows", rows, f"one row for each of {stop - start} positions", "A code returns [N, D] for positions [N].")
     return rows
 
 
 def _checked(rows: object) -> Float[Tensor, "N D"]:
-    require(isinstance(rows, Tensor) and rows.ndim == 2 and rows.dtype.is_floating_point and min(rows.shape) > 0 and bool(rows.isfinite().all()), "rows", rows,
+    require(isinstance(rows, Tensor) and rows.ndim == 2 and rows.dtype.is_floating_point and not rows.is_meta, "rows", rows,
+            "floating-point rows [N, D] with values", "Measure one sequence at a time.")
+    require(min(rows.shape) > 0 and bool(rows.isfinite().all()), "rows", rows,
             "finite floating-point rows [N, D], at least one", "Measure one sequence at a time.")
     return rows.detach()

@@ -26,6 +26,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from positionlib.contract import checked
 from positionlib.errors import require, require_choice, require_count
 from positionlib.frequencies import FrequencyBuffer
 from positionlib.geometry import AttentionGeometry
@@ -48,20 +49,23 @@ class Rotary(FrequencyBuffer):
         an unnamed pairing, a rotary_dim that is odd or wider than the head, a base not above 1; a geometry without a shared frame.
     """
 
+    @checked
     def __init__(self, d_head: int, *, pairing: str, rotary_dim: int | None = None, base: float = 10_000.0) -> None:
         width = _rotated(d_head, rotary_dim)
         super().__init__(frequency_ladder(width // 2, width, base))
         self.d_head, self.pairing, self.base = d_head, require_choice("pairing", pairing, PAIRINGS), base
 
+    @checked
     def forward(self, geometry: AttentionGeometry) -> QKTransform:
         """The rotation; the positions join it in attend(), or in its rotate()."""
         geometry.require_shared_frame("rotary offsets")
-        return QKTransform(inverse_frequency=self.inverse_frequency, pairing=self.pairing, d_head=self.d_head)
+        return QKTransform(inverse_frequency=self.inverse_frequency.to(geometry.device), pairing=self.pairing, d_head=self.d_head)
 
     def extra_repr(self) -> str:
         return f"{self.d_head}, pairing={self.pairing!r}, rotary_dim={2 * len(self.inverse_frequency)}, base={self.base:g}"
 
 
+@checked
 def pairing_permutation(d_head: int, source: str, target: str, *, rotary_dim: int | None = None) -> Int[Tensor, "D"]:
     """Index p with rows_in_target = rows_in_source[..., p]; channels from rotary_dim on stay.
 
@@ -79,6 +83,7 @@ def pairing_permutation(d_head: int, source: str, target: str, *, rotary_dim: in
     return half_split_from_interleaved if source == "interleaved" else half_split_from_interleaved.argsort()
 
 
+@checked
 def convert_pairing(rows: Float[Tensor, "*B D"], *, source: str, target: str, rotary_dim: int | None = None) -> Float[Tensor, "*B D"]:
     """Rows of q or k, rotated (a key cache) or not, with their channels in the other order; also a norm's weight [D] behind the projection.
 
@@ -98,10 +103,11 @@ def convert_pairing_weight(weight: Float[Tensor, "O *M"], d_head: int, *, source
     PositionContractError
         a weight whose first axis is no multiple of d_head, or what :func:`pairing_permutation` refuses.
     """
-    order = pairing_permutation(d_head, source, target, rotary_dim=rotary_dim).to(weight.device)
-    require(weight.ndim in (1, 2) and weight.shape[0] % d_head == 0, "weight", weight, f"[heads · {d_head}, in] or a bias [heads · {d_head}]",
+    order = pairing_permutation(d_head, source, target, rotary_dim=rotary_dim)
+    dense = isinstance(weight, Tensor) and weight.layout == torch.strided
+    require(dense and weight.ndim in (1, 2) and weight.shape[0] % d_head == 0, "weight", weight, f"[heads · {d_head}, in] or a bias [heads · {d_head}]",
             "Put the output channels first: torch.nn.Linear stores them so.")
-    return weight.unflatten(0, (-1, d_head))[:, order].flatten(0, 1)
+    return weight.unflatten(0, (-1, d_head))[:, order.to(weight.device)].flatten(0, 1)
 
 
 def _rotated(d_head: int, rotary_dim: int | None) -> int:

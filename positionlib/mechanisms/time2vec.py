@@ -30,7 +30,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from positionlib.errors import FrameMismatchError, require, require_choice, require_count
+from positionlib.contract import checked
+from positionlib.errors import FrameMismatchError, require, require_choice, require_count, whole_number
 from positionlib.rules import integers
 from positionlib.terms import StateRows
 
@@ -43,6 +44,7 @@ MISSING = ("error", "zero_row")
 LARGEST_COUNT = 2**62  # so that the difference of two counts fits an int64; NumPy's "not a time" lies beyond
 
 
+@checked
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Timestamps:
     """Times as a source gave them.
@@ -90,6 +92,7 @@ class Timestamps:
         object.__setattr__(self, "present", present)
 
 
+@checked
 @dataclass(frozen=True)
 class TimeAxis:
     """What turns a count into a coordinate; part of a checkpoint's identity.
@@ -110,9 +113,9 @@ class TimeAxis:
 
     def __post_init__(self) -> None:
         for name in ("origin", "unit_seconds"):
-            value = getattr(self, name)
-            require(isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value), name, value, "a finite number of seconds",
-                    "State it in seconds.")
+            value, whole = getattr(self, name), whole_number(getattr(self, name))
+            require(abs(value) < LARGEST_COUNT, name, value, "fewer than 2^62 seconds", "State it in seconds.")
+            object.__setattr__(self, name, float(value) if whole is None else whole)
         require(self.unit_seconds > 0, "unit_seconds", self.unit_seconds, "more than 0 seconds", "A unit of a day is 86400.")
         _check_clock(self.clock, self.zone)
         bounds = self.declared_range
@@ -126,6 +129,7 @@ class TimeAxis:
         origin = Fraction(self.origin) / seconds
         return math.floor(origin), float(origin - math.floor(origin)), float(origin), float(Fraction(self.unit_seconds) / seconds)
 
+    @checked
     def tau(self, times: Timestamps) -> Float[Tensor, "*B N"]:
         """τ, float64 and without unit; 0 where there is no time. Differentiable in float64 values.
 
@@ -178,6 +182,7 @@ class Time2Vec(nn.Module):
         function, channel order or missing-time rule, by the name of what differs.
     """
 
+    @checked
     def __init__(self, d_model: int, axis: TimeAxis, *, function: str, linear: str, missing: str, output_dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
         require(isinstance(axis, TimeAxis), "axis", axis, "a TimeAxis", "State origin, unit, clock and zone.")
@@ -188,6 +193,7 @@ class Time2Vec(nn.Module):
         # Standard normal, as the release has it; the paper names no distribution.
         self.omega, self.phi = (nn.Parameter(torch.randn(require_count("d_model", d_model, 2), dtype=torch.float32)) for _ in range(2))
 
+    @checked
     def forward(self, times: Timestamps) -> TimeRows:
         """Rows [N, D] or [B, N, D] in ``output_dtype``."""
         if self.missing == "error" and _has_values(times.values):
@@ -227,7 +233,8 @@ class Time2Vec(nn.Module):
         return f"{len(self.omega)}, {self.axis}, function={self.function!r}, linear={self.linear!r}, missing={self.missing!r}"
 
 
-def convert_linear_channel(channels: Tensor, *, source: str, target: str) -> Tensor:
+@checked
+def convert_linear_channel(channels: Float[Tensor, "*B D"] | Int[Tensor, "*B D"], *, source: str, target: str) -> Tensor:
     """The last axis with the linear channel at the other end: of rows, of ω and φ, or of a downstream weight [out, D]."""
     for name, end in (("source", source), ("target", target)):
         require_choice(name, end, LINEAR)

@@ -117,6 +117,33 @@ def graph_bias(form: str | None, **settings) -> Entry:
     return Entry(", ".join(["GraphBias", form or "distance", *settings]), build, {"weight": 1, **token, **path_axes}, call=call)
 
 
+GRID = pl.Grid({"row": 4, "col": LIMIT // 4}, "column_major", ("cls",))
+PAGE = pl.Grid({"row": 4, "col": LIMIT // 4}, "row_major", ("cls",))  # the call's grid, read from a table of the other traversal
+AXIS = pl.TimeAxis(origin=3.0, unit_seconds=5.0, clock="steps", zone=None)
+
+
+def on_page(mechanism: nn.Module, geometry: pl.AttentionGeometry) -> StateRows:
+    """Positions number the tokens of a grid."""
+    return mechanism(geometry, PAGE)
+
+
+def of_boxes(mechanism: pl.BoxEmbedding, geometry: pl.AttentionGeometry) -> StateRows:
+    """A box that follows from the position of its token."""
+    p = geometry.query_positions
+    return mechanism(torch.stack((p % 5, p % 3, p % 5 + p % 4, p % 3 + p // 4), -1))
+
+
+def on_axes(mechanism: pl.GridBias, geometry: pl.AttentionGeometry) -> Term:
+    """The cell of each token on two axes, beside its position."""
+    queries, keys = ({"x": p % 5, "y": p // 5} for p in (geometry.query_positions, geometry.key_positions))
+    return mechanism(geometry, queries, keys)
+
+
+def at_times(mechanism: pl.Time2Vec, geometry: pl.AttentionGeometry) -> StateRows:
+    """A clock that does not tick evenly."""
+    return mechanism(pl.Timestamps(values=geometry.query_positions**2, unit="s", clock="steps", zone=None))
+
+
 PER_HEAD = {"key_table": 0, "value_table": 0}
 OWN = {f"{name}_proj.{part}": 0 for name in ("pos_key", "pos_query") for part in ("weight", "bias")}
 SHARED = {f"{name}_proj.{part}": 0 for name in ("query", "key") for part in ("weight", "bias")}
@@ -149,6 +176,20 @@ ENTRIES = [
     Entry("TUPE, R", lambda: pl.TUPE(HEADS, WIDTH, LIMIT, relative=pl.T5Buckets(8, 9, True, "transformers")), {**SHARED, "relative_weight": 1}),
     Entry("TUPE, R, without CLS", lambda: pl.TUPE(HEADS, WIDTH, LIMIT, relative=pl.T5Buckets(8, 9), cls_position=None),
           {**SHARED, "relative_weight": 1}),
+    Entry("IntegerCode", lambda: pl.IntegerCode(WIDTH, alpha=0.1)),
+    Entry("NormalisedCode", lambda: pl.NormalisedCode(WIDTH, length=LIMIT)),
+    Entry("BinaryCode", lambda: pl.BinaryCode(WIDTH)),
+    Entry("Time2Vec", lambda: pl.Time2Vec(WIDTH, AXIS, function="sin", linear="first", missing="error", output_dtype=torch.float64), call=at_times),
+    Entry("Rotary, half split", lambda: pl.Rotary(D_HEAD, pairing="half_split")),
+    Entry("Rotary, interleaved, partial", lambda: pl.Rotary(D_HEAD, pairing="interleaved", rotary_dim=2, base=100.0)),
+    Entry("LearnedGrid", lambda: pl.LearnedGrid(GRID, WIDTH), call=on_page),
+    Entry("SeparableGrid, sum", lambda: pl.SeparableGrid({"row": (4, WIDTH), "col": (LIMIT // 4, WIDTH)}, compose="sum", leading=("cls",)), call=on_page),
+    Entry("SeparableGrid, concatenate", lambda: pl.SeparableGrid({"col": (LIMIT, 4), "row": (9, WIDTH - 4)}, compose="concatenate", leading=("cls",)),
+          call=on_page),
+    Entry("SineGrid", lambda: pl.SineGrid(WIDTH, order=("col", "row"), layout="concatenated", output_dtype=torch.float64), call=on_page),
+    Entry("BoxEmbedding", lambda: pl.BoxEmbedding(LIMIT, WIDTH), call=of_boxes),
+    Entry("GridBias", lambda: pl.GridBias(HEADS, {name: pl.T5Buckets(8, 9, True) for name in ("position", "x", "y")}, inside_scale=True),
+          {f"weight.{name}": 0 for name in ("position", "x", "y")}, call=on_axes),
     graph_bias(None), graph_bias(None, graph_token=True), graph_bias("paper"), graph_bias("released"), graph_bias("direct"),
     Entry("GraphDegrees", lambda: pl.GraphDegrees(4, WIDTH), call=degree_rows),
 ]
@@ -162,6 +203,11 @@ NOT_CAUSAL = {
 }
 
 NO_MECHANISM = {
+    "Grid": "cells and their order, which LearnedGrid, SeparableGrid and SineGrid read",
+    "GridResize": "a rule that reads a table at another size; its rows are LearnedGrid's",
+    "TimeAxis": "the origin and unit by which Time2Vec reads a clock",
+    "Timestamps": "times as their source gave them, the input of Time2Vec",
+    "normalise_boxes": "a function on pages, before BoxEmbedding",
     "Graph": "the structure that GraphBias, GraphPath and GraphDegrees read",
     "GraphPath": "pair scores that GraphBias adds, here as its forms paper, released and direct",
     "SegmentMemory": "states of the caller; what they give is TransformerXL under a longer geometry",

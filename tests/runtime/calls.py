@@ -65,6 +65,14 @@ class Edges(pl.EdgeRelative):
         return super().forward(geometry, edges(3, *lead, geometry.query_length, geometry.key_length))
 
 
+class Axes(pl.GridBias):
+    """A bias of positions and of one more axis, whose coordinates follow from them."""
+
+    def forward(self, geometry):
+        queries, keys = ({"x": p % 7} for p in (geometry.query_positions, geometry.key_positions))
+        return super().forward(geometry, queries, keys)
+
+
 SHORT = {  # at most one number an offset: what torch's own attention takes
     "content": lambda: lambda geometry: None,
     "rotary": lambda: rotary,
