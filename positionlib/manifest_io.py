@@ -64,7 +64,7 @@ def read_yaml(text: str | bytes) -> dict[str, Any]:
     """The mapping under ``positional_call`` of a YAML document."""
     text = _text(text, YAML_LIMIT, "YAML", "Send long calls as JSON.")
     try:
-        return _root(yaml.load(text, Loader=_Loader))  # a restricted SafeLoader
+        return root(yaml.load(text, Loader=_Loader))  # a restricted SafeLoader
     except PositionContractError:
         raise
     except (yaml.YAMLError, ValueError, RecursionError, OverflowError) as error:
@@ -73,9 +73,14 @@ def read_yaml(text: str | bytes) -> dict[str, Any]:
 
 def read_json(text: str | bytes) -> dict[str, Any]:
     """The mapping under ``positional_call`` of a JSON document."""
+    return root(read_json_value(text))
+
+
+def read_json_value(text: str | bytes) -> Any:
+    """What a JSON document of any form holds, under the same bounds."""
     text = _text(text, JSON_LIMIT, "JSON", "Split the call.")
     try:
-        return _root(json.loads(text, object_pairs_hook=_object))
+        return json.loads(text, object_pairs_hook=_object)
     except PositionContractError:
         raise
     except (ValueError, RecursionError) as error:
@@ -104,7 +109,8 @@ def _text(text: str | bytes, limit: int, form: str, remedy: str) -> str:
         raise PositionContractError("document", str(error), "UTF-8", "Re-encode the file.") from None
 
 
-def _root(document: Any) -> dict[str, Any]:
+def root(document: Any) -> dict[str, Any]:
+    """The mapping under ``positional_call`` of what was read."""
     require(isinstance(document, dict) and list(document) == [ROOT] and isinstance(document.get(ROOT), dict), "document",
             sorted(map(str, document)) if isinstance(document, dict) else type(document).__name__, f"one mapping under {ROOT!r}",
             f"Put every field under {ROOT}:.")

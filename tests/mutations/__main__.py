@@ -14,11 +14,11 @@ import subprocess
 import sys
 import tempfile
 
-from tests.mutations import core, mechanisms, runtime, surroundings
+from tests.mutations import checker, core, mechanisms, runtime, surroundings
 from tests.mutations.fault import Mutation
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-MUTATIONS = [*core.MUTATIONS, *mechanisms.MUTATIONS, *runtime.MUTATIONS, *surroundings.MUTATIONS]
+MUTATIONS = [*checker.MUTATIONS, *core.MUTATIONS, *mechanisms.MUTATIONS, *runtime.MUTATIONS, *surroundings.MUTATIONS]
 
 
 def failing_test(tests: list[str], workspace: pathlib.Path, name: str) -> str | None:

@@ -1,0 +1,42 @@
+"""positionlib check [--family NAME] [--json] FILE: what a call feeds to a model. Exit status 0 clean, 1 findings, 2 bad input."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+
+from positionlib.check.families import FAMILIES
+from positionlib.check.reading import check_file
+from positionlib.errors import PositionContractError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command ``positionlib``; returns its exit status."""
+    parser = argparse.ArgumentParser(prog="positionlib", description="Positional geometry of Transformer calls.")
+    check = parser.add_subparsers(required=True, metavar="check").add_parser(
+        "check", help="what geometry does this call feed?", description="Explain a call and find its faults. Exit status 0 clean, 1 findings, 2 bad input.")
+    check.add_argument("file", help="a manifest (.yaml, .json), or raw arrays (.json, .npz)")
+    check.add_argument("--family", choices=tuple(FAMILIES), help="the model family that is fed; a manifest can do without")
+    check.add_argument("--json", action="store_true", help="print one JSON object")
+    options = parser.parse_args(arguments)
+    try:
+        report = check_file(options.file, options.family)
+    except PositionContractError as error:
+        if options.json:
+            print(json.dumps({"status": 2, "error": {"field": error.field, "message": str(error), "remedy": error.remedy}}))
+        else:
+            print(f"bad input: {_plain(str(error))}", file=sys.stderr)
+        return 2
+    print(json.dumps(report.to_dict()) if options.json else _plain(str(report)))
+    return report.status
+
+
+def _plain(text: str) -> str:
+    """Text that a terminal may be shown: names from a hostile file could hold control sequences, or no text at all."""
+    return "".join(c if c.isprintable() or c == "\n" else "?" for c in text)
+
+
+if __name__ == "__main__":
+    sys.exit(main(["check", *sys.argv[1:]]))
