@@ -1,11 +1,13 @@
 """Fused attention in Triton: one tile loop forward (``tile``), one backward (``backward``, ``bands``), and one small file a mechanism
 (``alibi``, ``t5``, ``nope``) with its score function and the sums that the gradient of its table needs.
 
-The kernels know tensors only. ``refusal`` says whether a call is admitted, ``forward`` runs it.
+The kernels know tensors only. ``refusal`` says whether a call is admitted, ``forward`` runs it. State rows and rotations alone are in
+``rows``, which needs no attention.
 """
 
+from positionlib.kernels import rows
 from positionlib.kernels.admission import KINDS, available, refusal
 from positionlib.kernels.bias import BiasArgs
 from positionlib.kernels.ops import forward
 
-__all__ = ["KINDS", "BiasArgs", "available", "forward", "refusal"]
+__all__ = ["KINDS", "BiasArgs", "available", "forward", "refusal", "rows"]

@@ -4,7 +4,8 @@
 one, and those of the backward pass), architecture, dtype and head width: registers a thread, bytes spilled, shared memory against
 the architecture's limit, tensor-core instructions. It exits with 1 when a kernel spills, needs more shared memory than there is,
 runs a 16-bit product without tensor cores, or adds by an atomic. The arguments are those of ``launch`` for a call with the costliest visibility
-(causal, padding and segments). At the end it prints which mechanism passes forward and backward. Run it without TRITON_INTERPRET.
+(causal, padding and segments). Then it prints which mechanism passes forward and backward, and the row kernels with the bytes that they
+need (``compile_rows``). Run it without TRITON_INTERPRET.
 """
 
 from __future__ import annotations
@@ -130,9 +131,12 @@ def _resource_usage(cubin: bytes) -> dict[str, int]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the table; 1 when any line has a fault, 2 when Triton interprets."""
+    """Print the tables; 1 when any line has a fault, 2 when Triton interprets."""
+    from positionlib.kernels.compile_rows import ROW_KINDS, print_rows
+
     parser = argparse.ArgumentParser(prog="python -m positionlib.kernels.compile", description=__doc__.splitlines()[0])
-    parser.add_argument("--kernel", nargs="+", choices=KINDS, default=KINDS)
+    kinds = (*KINDS, *ROW_KINDS)
+    parser.add_argument("--kernel", nargs="+", choices=kinds, default=kinds)
     parser.add_argument("--arch", nargs="+", type=int, choices=SHARED_LIMIT, default=[*SHARED_LIMIT])
     parser.add_argument("--dtype", nargs="+", choices=DTYPES, default=["fp16", "bf16"])
     parser.add_argument("--width", nargs="+", type=int, default=[64, 128])
@@ -143,13 +147,14 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     print(HEADER)
     reports = []
-    for case in itertools.product(chosen.kernel, chosen.arch, chosen.dtype, chosen.width, chosen.part):
+    for case in itertools.product([kind for kind in chosen.kernel if kind in KINDS], chosen.arch, chosen.dtype, chosen.width, chosen.part):
         report = compile_kernel(*case)
         if report is not None:
             reports.append(report)
             print(report, flush=True)
     print(matrix(reports))
     failed = sum(bool(report.faults) for report in reports)
+    failed += print_rows([kind for kind in chosen.kernel if kind in ROW_KINDS], chosen.arch, chosen.dtype)
     print(f"{failed} with a fault" if failed else "all admitted")
     return 1 if failed else 0
 
