@@ -7,6 +7,7 @@ once, and a test counts them in the interpreter. A copy reads and writes the sta
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -34,7 +35,7 @@ def calls(dtype: torch.dtype, batch: int = BATCH, rows: int = ROWS, width: int =
     x, q, table = empty(batch, rows, width), empty(batch, HEADS, rows, D_HEAD), empty(rows + 2, width)
     channels = empty(width, of=torch.float32), empty(width, of=torch.float32)
     times = positions().double(), positions() >= 0, *channels, 0, False
-    parts = empty(batch * rows // row_ops.CHUNK, width, of=wide), empty(row_ops.row_tiles(x), 2, width, of=wide)
+    parts = empty(batch * rows // row_ops.CHUNK, width, of=wide), empty(*row_ops.time2vec_parts(x), of=wide)
     chunk_sums, gradient = row_ops.sum_calls(table, x, positions(), positions(), positions(rows + 3).clamp_max(rows), parts[0])
     frequency, angle = empty((width + 1) // 2, of=torch.float64).zero_(), empty(D_HEAD // 2, of=torch.float64).zero_()
     return {
@@ -60,7 +61,7 @@ def traffic(kind: str, dtype: torch.dtype, batch: int = BATCH, rows: int = ROWS,
         state = batch * HEADS * rows * D_HEAD * size
         return state + 8 * rows + 8 * (D_HEAD // 2), state, 2 * state
     line, state = width * size, batch * rows * width * size
-    tiles = row_ops.row_tiles(torch.empty(batch, rows, width, device="meta"))
+    parts = math.prod(row_ops.time2vec_parts(torch.empty(batch, rows, width, device="meta")))
     read, written = {
         "sinusoidal": (state + 8 * rows + 8 * ((width + 1) // 2), state),
         "learned": (state + 8 * rows + rows * line, state),
@@ -68,7 +69,7 @@ def traffic(kind: str, dtype: torch.dtype, batch: int = BATCH, rows: int = ROWS,
         "learned_gradient": (state + 8 * rows + 8 * (rows + 3), (rows + 2) * line),
         "grid": (state + 2 * 8 * rows + 2 * min(AXIS, rows) * line, state),
         "time2vec": (state + 9 * rows + 2 * 4 * width, state),
-        "time2vec_gradients": (state + 9 * rows + 2 * 4 * width, wide * (batch * rows + 2 * width * tiles)),
+        "time2vec_gradients": (state + 9 * rows + 2 * 4 * width, wide * (batch * rows + parts)),
     }[kind]
     return read, written, 2 * state
 

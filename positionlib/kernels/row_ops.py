@@ -120,7 +120,7 @@ def time2vec_gradients(upstream: Tensor, tau: Tensor, present: Tensor, omega: Te
     """Gradients of tau (float64, its own shape), omega and phi."""
     wide = accumulator(upstream.dtype)
     by_row = upstream.new_empty(upstream.shape[:2], dtype=wide)
-    partial = upstream.new_empty((row_tiles(upstream), 2, upstream.shape[2]), dtype=wide)
+    partial = upstream.new_empty(time2vec_parts(upstream), dtype=wide)
     launch(*time2vec_gradients_call(by_row, partial, upstream, tau, present, omega, phi, linear, cosine))
     if tau.numel() != by_row.numel():  # times shared by the batch
         by_row = by_row.sum(0)
@@ -134,8 +134,13 @@ def time2vec_gradients_call(by_row, partial, upstream, tau, present, omega, phi,
     tau, present = _by_batch(tau, upstream), _by_batch(present.view(torch.uint8), upstream)
     arguments = (upstream, tau, present, omega.contiguous(), phi.contiguous(), by_row, partial, upstream.stride(), tau.stride(), present.stride(),
                  *upstream.shape[1:], linear)
-    constants = {"COSINE": cosine, "ACC": _acc(upstream.dtype), **_sizes(upstream)}
+    constants = {"COSINE": cosine, "ACC": _acc(upstream.dtype), **_long_sizes(upstream)}
     return time2vec.time2vec_gradients, (len(partial), 1), arguments, constants
+
+
+def time2vec_parts(upstream: Tensor) -> tuple[int, int, int]:
+    """Shape of ``partial``: the tiles of rows, ω and φ, the channels."""
+    return _row_tiles(upstream, _long_sizes(upstream)), 2, upstream.shape[2]
 
 
 @torch.library.custom_op("positionlib::rotate", mutates_args=())
@@ -248,18 +253,23 @@ def _block(size: int, most: int) -> int:
     return min(most, max(1, 1 << (size - 1).bit_length()))
 
 
-def _sizes(x: Tensor) -> dict[str, int]:
-    """A tile of 4096 elements, wide before it is long: neighbours in memory are read together."""
-    block_d = _block(x.shape[2], 256)
-    return {"BLOCK_N": min(_block(x.shape[1], 4096), 4096 // block_d), "BLOCK_D": block_d, "num_warps": 8}
+def _sizes(x: Tensor, widest: int = 256) -> dict[str, int]:
+    """A tile wide before it is long: neighbours in memory are read together, and no thread needs more than 64 registers."""
+    block_d = _block(x.shape[2], widest)
+    return {"BLOCK_N": min(_block(x.shape[1], 2048), 2048 // block_d), "BLOCK_D": block_d, "num_warps": 8}
 
 
-def row_tiles(x: Tensor) -> int:
+def _long_sizes(x: Tensor) -> dict[str, int]:
+    """A tile that is long before it is wide, where each leaves a line of sums behind."""
+    return _sizes(x, widest=32)
+
+
+def _row_tiles(x: Tensor, sizes: dict[str, int]) -> int:
     """How many tiles of rows cover x [B, N, D]; none crosses from one batch row to the next."""
-    return x.shape[0] * -(-x.shape[1] // _sizes(x)["BLOCK_N"])
+    return x.shape[0] * -(-x.shape[1] // sizes["BLOCK_N"])
 
 
 def _tiles(x: Tensor, arguments: tuple, **conventions) -> tuple[tuple[int, int], tuple, dict]:
     """(grid, arguments, constants) of a kernel that owns tiles of x."""
     sizes = _sizes(x)
-    return (row_tiles(x), -(-x.shape[2] // sizes["BLOCK_D"])), arguments, {"ACC": _acc(x.dtype), **conventions, **sizes}
+    return (_row_tiles(x, sizes), -(-x.shape[2] // sizes["BLOCK_D"])), arguments, {"ACC": _acc(x.dtype), **conventions, **sizes}

@@ -29,7 +29,7 @@ class RowCase:
 
     name: str
     kind: str
-    rows: int = 150  # two tiles and a part
+    rows: int = 80  # two tiles and a half
     width: int = 40
     batch: int = 2
     start: int = 0
@@ -46,7 +46,7 @@ CASES = [
     RowCase("sines_zero_pad_in_blocks", "sinusoidal", width=41, settings={"layout": "concatenated", "odd_width": "zero_pad"}),
     RowCase("sines_without_the_last_cosine", "sinusoidal", width=41, settings={"layout": "concatenated", "odd_width": "drop_last_cosine"}),
     RowCase("sines_cut", "sinusoidal", width=41, settings={"layout": "interleaved", "odd_width": "next_even"}),
-    RowCase("sines_across_2_31", "sinusoidal", start=2**31 - 75, settings={"layout": "interleaved"}),
+    RowCase("sines_across_2_31", "sinusoidal", start=2**31 - 35, settings={"layout": "interleaved"}),
     RowCase("one_row", "sinusoidal", rows=1, batch=1, start=777, settings={"layout": "interleaved"}),
     RowCase("lookup", "learned", settings={"row_offset": 2, "repeat": 1}),
     RowCase("lookup_repeated", "learned", settings={"row_offset": 0, "repeat": 7}),
@@ -210,7 +210,7 @@ def time2vec_gradients(case: RowCase, t: Inputs) -> list[torch.Tensor]:
     """Gradients of ω, φ and τ; the kernel's parts have no strides of their own, so what is poisoned is whole."""
     wide, s = row_ops.accumulator(t.x.dtype), case.settings
     by_row = torch.full(t.x.shape[:2], math.nan, dtype=wide, device=DEVICE)
-    partial = torch.full((row_ops.row_tiles(t.x), 2, case.width), math.nan, dtype=wide, device=DEVICE)
+    partial = torch.full(row_ops.time2vec_parts(t.x), math.nan, dtype=wide, device=DEVICE)
     convention = 0 if s["linear"] == "first" else case.width - 1, s["function"] == "cos"
     row_ops.launch(*row_ops.time2vec_gradients_call(by_row, partial, t.upstream, *t.exact, *t.trained, *convention))
     of_tau = by_row if case.batched else by_row.sum(0)
