@@ -40,8 +40,11 @@ def check_file(path: str | Path, name: str | None) -> Report:
         return check_arrays(read_npz(content), _named(name))
     require(not content.startswith((b"\x80", b"\x93NUMPY")), "file", str(path), "YAML, JSON or NPZ",
             "Save the named arrays with numpy.savez; a pickle is never read.")
-    from positionlib.manifest_io import ROOT, read_json_value, read_yaml, root
-
+    try:
+        from positionlib.manifest_io import ROOT, read_json_value, read_yaml, root
+    except ImportError as error:
+        raise PositionContractError("file", str(path), "an NPZ archive, where the extra 'manifest' is not installed",
+                                    f"JSON and YAML are read with it: {error}.") from None
     if Path(path).suffix.lower() in (".yaml", ".yml"):
         return _manifest(read_yaml(content), name)
     document = read_json_value(content)

@@ -116,6 +116,17 @@ def test_raw_arrays_need_a_family_and_files_must_exist(file):
     refused(lambda: check_file(file("a.json", GOOD) + "x", "gpt2"), "file")
 
 
+def test_a_bare_machine_reads_npz_and_says_what_the_rest_needs(file):
+    paths = [file("a.npz", npz(**LEFT)), file("a.json", LEFT)]
+    script = f"""
+import sys
+sys.modules["yaml"] = sys.modules["pydantic"] = None  # an import of it now raises
+from positionlib.check.__main__ import main
+print([main(["check", "--family", "gpt2", "--json", path]) for path in {paths!r}])"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "[1, 2]" and "the extra 'manifest'" in done.stdout and done.stderr == ""
+
+
 class Bomb:
     """What a hostile pickle does when it is read."""
 
