@@ -159,4 +159,5 @@ MUTATIONS = [
     Mutation("tupe bias of other queries", f"{M}/tupe.py", "self.bias[:, :, start:stop]", "self.bias[:, :, : stop - start]", f"{U}/test_blocks.py"),
     Mutation("deberta third line turned", f"{M}/deberta.py", '("key_rows", "p2c", self.pos_query)', '("key_rows", "c2p", self.pos_query)', f"{U}/test_blocks.py"),
     Mutation("bert line turned", f"{M}/shaw_variants.py", "self.rule.classes(-offsets)", "self.rule.classes(offsets)", f"{U}/test_blocks.py"),
+    Mutation("grid bias keeps all query coordinates", f"{M}/grid_bias.py", "c[..., start:stop] for axis", "c for axis", "tests/runtime/test_blocks.py"),
 ]
