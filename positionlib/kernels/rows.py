@@ -127,9 +127,8 @@ def add_time2vec(x: Float[Tensor, "B N D"], tau: Float[Tensor, "*B N"], omega: F
     require_choice("function", function, FUNCTIONS)
     require_choice("linear", linear, LINEAR)
     require(tau.dtype == torch.float64, "tau", tau, "float64", "Subtract the origin before anything is rounded.")
-    present = torch.ones_like(tau, dtype=torch.bool) if present is None else present
-    require(present.dtype == torch.bool and present.shape == tau.shape, "present", present, f"bool of shape {tuple(tau.shape)}",
-            "Compare: present = mask == 1.")
+    present = torch.ones_like(tau, dtype=torch.bool) if present is None else _one_a_row("present", present, x)
+    require(present.dtype == torch.bool, "present", present, "a boolean tensor, True = has a time", "Compare: present = mask == 1.")
     for name, t in (("omega", omega), ("phi", phi)):
         require(t.shape == x.shape[2:], name, t, f"one number a channel, [{x.shape[2]}]", "The linear channel has its own, in its place.")
     return row_ops.add_time2vec(x, _one_a_row("tau", tau, x), present, omega, phi, 0 if linear == "first" else x.shape[2] - 1, function == "cos")
@@ -169,6 +168,7 @@ def _one_a_row(field: str, values: Tensor, x: Tensor) -> Tensor:
     """``values`` [N] or [B, N] as the rows of x."""
     require(tuple(values.shape) in (x.shape[1:2], (1, x.shape[1]), x.shape[:2]), field, values, f"{x.shape[1]} a sequence, shared or of each of {x.shape[0]}",
             "Give one number a row.")
+    require(values.device == x.device, f"{field}.device", str(values.device), f"{x.device}, as x", "Move them.")
     return values
 
 
