@@ -1,6 +1,6 @@
 """State rows without attention: admission, checks, and the fused additions (``sinusoidal``, ``learned``, ``grid``, ``time2vec``) and ``rotary``.
 
-Each equals the mechanism's own term, :meth:`positionlib.terms.StateRows.add_to` or :meth:`positionlib.terms.QKTransform.rotate`, with
+Each equals the mechanism's own term, :meth:`positionlib.terms.StateRows.add_to` or :meth:`positionlib.rotation.QKTransform.rotate`, with
 one pass over the state: it is read once, written once, and the rows are never in memory. Gradients reach the state, every table, ω, φ and τ.
 A gradient of a gradient exists for rotations alone.
 """
@@ -17,7 +17,7 @@ from positionlib.errors import PositionRangeError, UnsupportedPositionContract, 
 from positionlib.kernels import row_ops
 from positionlib.kernels.admission import DTYPES, interpreted
 from positionlib.rules import integers, readable
-from positionlib.terms import PAIRINGS
+from positionlib.rotation import PAIRINGS
 
 LAYOUTS = ("interleaved", "concatenated")
 FUNCTIONS = ("sin", "cos")
@@ -136,7 +136,7 @@ def add_time2vec(x: Float[Tensor, "B N D"], tau: Float[Tensor, "*B N"], omega: F
 
 def rotate(x: Float[Tensor, "B H N D"], positions: Int[Tensor, "*B N"], inverse_frequency: Float[Tensor, "P"], *,
            pairing: str) -> Float[Tensor, "B H N D"]:
-    """x with its first 2P channels turned in pairs by position times frequency: :meth:`positionlib.terms.QKTransform.rotate`.
+    """x with its first 2P channels turned in pairs by position times frequency: :meth:`positionlib.rotation.QKTransform.rotate`.
 
     Positions of either sign, below 2^63; the angle is off by less than |position| · 10⁻¹⁸ · (ω + 1) radians. The gradient is the rotation back.
 

@@ -16,7 +16,8 @@ import positionlib as pl
 from positionlib.kernels import row_ops
 from positionlib.mechanisms.sinusoidal import inverse_frequencies, sinusoidal_rows
 from positionlib.rules import frequency_ladder
-from positionlib.terms import QKTransform, StateRows
+from positionlib.rotation import QKTransform
+from positionlib.terms import StateRows
 from tests.kernels.cases import DEVICE, SENTINEL, TOLERANCE, inside
 
 FAR = 2**40 + 12345  # an id or a position that no case has
