@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from types import SimpleNamespace
 
 import pytest
@@ -158,7 +157,7 @@ def random_model(name: str):
     return model.eval()
 
 
-@pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="not run: transformers is not installed")
+@pytest.mark.peer("transformers", 5)
 @pytest.mark.parametrize("name", [name for name in FAMILIES if name != "t5-decoder"])
 def test_random_transformers_models_are_clean(name):
     torch.manual_seed(0)
