@@ -57,9 +57,13 @@ class SelfAttention(nn.Module):
         weight = self.q.weight
         require(x.shape[-1] == self.q.in_features and (x.dtype, x.device) == (weight.dtype, weight.device), "x", x,
                 f"a tensor [B, N, {self.q.in_features}], {weight.dtype} on {weight.device}", "Batch first, the model's width last, its dtype and its device.")
-        q, k, v = (projection(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for projection in (self.q, self.k, self.v))
-        y = self.o(attend(q, k, v, self._term(geometry), geometry).transpose(1, 2).flatten(2))
+        y = self.o(self._attended(x, geometry))
         return y if self.norm is None else self.norm(x + y)
+
+    def _attended(self, x: Float[Tensor, "B N D"], geometry: AttentionGeometry) -> Float[Tensor, "B N HD"]:
+        """The heads side by side. Queries, keys and values end here, before the last projection takes its memory."""
+        q, k, v = (projection(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for projection in (self.q, self.k, self.v))
+        return attend(q, k, v, self._term(geometry), geometry).transpose(1, 2).flatten(2)
 
     def _term(self, geometry: AttentionGeometry):
         if isinstance(self.mechanism, DeBERTa) and self.mechanism.projections == "shared":

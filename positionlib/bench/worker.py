@@ -21,6 +21,7 @@ from positionlib.bench.pairs import BATCH, PAIRS, THREADS, WIDTH, Pair, Sides
 from positionlib.bench.verdict import BLOCK, MODES, SIDES, agreed, settled
 
 BLOCKS = 6  # at most, where blocks disagree
+WARM = 64  # rows of the call before the peak is taken: enough for the path of the measured call, whose code is then in memory
 
 
 def call(run, x: Float[Tensor, "B N D"], mode: str) -> tuple[Tensor, Tensor | None]:
@@ -66,8 +67,8 @@ def times(pair: Pair, length: int) -> dict:
 
 def peak(pair: Pair, length: int, mode: str, side: str) -> dict[str, int]:
     """Resident bytes at the highest point of one call, above those just before it. Imports, weights and libraries are there already."""
-    run, warm = getattr(pair.build(length), side), getattr(pair.build(16), side)
-    call(warm, torch.randn(BATCH, 16, WIDTH), mode)
+    run, warm = getattr(pair.build(length), side), getattr(pair.build(WARM), side)
+    call(warm, torch.randn(BATCH, WARM, WIDTH), mode)
     x = torch.randn(BATCH, length, WIDTH)
     # What was freed must not hide what the call takes: give it back, then set the high-water mark to now.
     ctypes.CDLL(None).malloc_trim(0)

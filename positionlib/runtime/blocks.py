@@ -24,8 +24,9 @@ from positionlib.runtime.runs import Plan
 from positionlib.terms import ByOffset
 
 BUDGET = 2**20  # scores of one block: 4 MB in float32
-ROWS, TILE = 128, 32  # queries of a block and keys of a tile: k · key_rows costs (ROWS + TILE) / ROWS of q · k
+ROWS, TILE = 256, 64  # queries of a block and keys of a tile: k · key_rows costs (ROWS + TILE) / ROWS of q · k
 CAUSAL_ROWS = 512  # queries of a causal block that torch computes: it reads no key after them
+TORCH_BUDGET = 2**21  # pairs a thread that torch's own attention is given at once: it stores none, but takes a copy of the queries and makes one of the output
 
 
 def run_attention(plan: Plan, q: Float[Tensor, "B H Q D"], k: Float[Tensor, "B H K D"], v: Float[Tensor, "B H K Dv"], scale: float, *,
@@ -118,13 +119,15 @@ class _Runs(torch.autograd.Function):
         # Under no_grad a view still says that its base requires a gradient, and torch's kernel refuses such a mask.
         tensors = [t if t is None else t.detach() for t in tensors]
         content, q, k, v, bias, _, _, value_rows = tensors
-        out = v.new_zeros(*q.shape[:3], v.shape[3])
-        size = (2**62, CAUSAL_ROWS if plan.causal else 2**62) if sdpa else (BUDGET, ROWS)
-        for block in _blocks(plan, *q.shape[:2], *size):
+        (batch, heads, queries), width = q.shape[:3], v.shape[3]
+        # Heads side by side, as the next projection reads them; no transposed view, since autograd lets nobody write into one.
+        out = v.new_empty_strided((batch, heads, queries, width), (queries * heads * width, width, heads * width, 1)).zero_()
+        size = (TORCH_BUDGET * torch.get_num_threads(), CAUSAL_ROWS if plan.causal else 2**62) if sdpa else (BUDGET, ROWS)
+        for block in _blocks(plan, batch, heads, *size):
             if sdpa:
                 mask = block.bias(bias, q)
                 rows = scaled_dot_product_attention(block.of_queries(q), block.of_keys(k), block.of_keys(v), scale=scale,
-                                                    attn_mask=None if mask is None else mask[None].expand(-1, q.shape[1], -1, -1))
+                                                    attn_mask=None if mask is None else mask[None])
             else:
                 weights = _weights(block, scale, *tensors)
                 rows = weights @ block.of_keys(v)

@@ -135,7 +135,9 @@ def _fits(by_offset: ByOffset, q: Tensor, v: Tensor, width: int) -> bool:
 def _tame(q: Tensor, k: Tensor, v: Tensor, runs: list[Run], by_offset: ByOffset, scale: float) -> bool:
     """Whether everything that the runs read is finite, and no score can overflow. What nobody reads may be anything."""
     def largest(*tensors: Tensor | None) -> float:
-        ends = [torch.stack(torch.aminmax(t.detach())) for t in tensors if t is not None and t.numel()]
+        # In the order in which it lies in memory: aminmax copies anything else.
+        lying = [t.detach().permute(sorted(range(t.ndim), key=t.stride, reverse=True)) for t in tensors if t is not None and t.numel()]
+        ends = [torch.stack(torch.aminmax(t)) for t in lying]
         return float(torch.stack(ends).abs().amax()) if ends else 0.0  # NaN goes through
 
     queries = largest(*(q[r.batch, :, r.queries] for r in runs), by_offset.content_bias)
