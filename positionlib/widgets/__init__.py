@@ -8,6 +8,7 @@ _HOME = {
     "bucket_plot": "buckets", "alibi_slopes_plot": "slopes", "call_inspector": "inspector",
     "shift_rotation": "shift", "invariance_explorer": "invariance",
     "insertion_map": "insertion",
+    "route_tracer": "routes", "shift_rotation": "shift", "invariance_explorer": "invariance",
 }
 __all__ = sorted(_HOME)
 
