@@ -9,6 +9,7 @@ _HOME = {
     "shift_rotation": "shift", "invariance_explorer": "invariance",
     "insertion_map": "insertion",
     "route_tracer": "routes", "shift_rotation": "shift", "invariance_explorer": "invariance",
+    "property_bench": "properties", "odometer": "wheels", "shift_rotation": "shift", "invariance_explorer": "invariance",
 }
 __all__ = sorted(_HOME)
 
