@@ -10,6 +10,7 @@ _HOME = {
     "insertion_map": "insertion",
     "route_tracer": "routes", "shift_rotation": "shift", "invariance_explorer": "invariance",
     "property_bench": "properties", "odometer": "wheels", "shift_rotation": "shift", "invariance_explorer": "invariance",
+    "layout_explorer": "layouts", "shift_rotation": "shift", "invariance_explorer": "invariance",
 }
 __all__ = sorted(_HOME)
 
