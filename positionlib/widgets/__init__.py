@@ -11,6 +11,7 @@ _HOME = {
     "route_tracer": "routes", "shift_rotation": "shift", "invariance_explorer": "invariance",
     "property_bench": "properties", "odometer": "wheels", "shift_rotation": "shift", "invariance_explorer": "invariance",
     "layout_explorer": "layouts", "shift_rotation": "shift", "invariance_explorer": "invariance",
+    "shift_rotation": "shift", "invariance_explorer": "invariance", "row_coverage": "coverage", "migration_stepper": "migration",
 }
 __all__ = sorted(_HOME)
 
