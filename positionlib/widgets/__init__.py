@@ -12,6 +12,7 @@ _HOME = {
     "property_bench": "properties", "odometer": "wheels", "shift_rotation": "shift", "invariance_explorer": "invariance",
     "layout_explorer": "layouts", "shift_rotation": "shift", "invariance_explorer": "invariance",
     "shift_rotation": "shift", "invariance_explorer": "invariance", "row_coverage": "coverage", "migration_stepper": "migration",
+    "shift_rotation": "shift", "invariance_explorer": "invariance", "offset_tiles": "offsets", "tile_stepper": "tiles",
 }
 __all__ = sorted(_HOME)
 
