@@ -7,6 +7,8 @@ _HOME = {
     "sinusoidal_heatmap": "heatmap", "permutation_proof": "permutation", "precision_collisions": "precision",
     "bucket_plot": "buckets", "alibi_slopes_plot": "slopes", "call_inspector": "inspector",
     "shift_rotation": "shift", "invariance_explorer": "invariance",
+    "term_mixer": "term_mixer", "relative_shift_stepper": "relative_shift",
+    "nope_depth": "nope_depth", "grid_traversal": "grid_traversal", "graph_move": "graph_move",
 }
 __all__ = sorted(_HOME)
 
