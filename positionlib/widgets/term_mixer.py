@@ -18,12 +18,12 @@ from positionlib.mechanisms.sinusoidal import sinusoidal_rows
 from positionlib.mechanisms.transformer_xl import TransformerXL
 from positionlib.mechanisms.tupe import TUPE
 from positionlib.widgets.explorer import Control, Explorer
-from positionlib.widgets.panels import Axis, Badge, Badges, HeatMap
+from positionlib.widgets.panels import Badge, Badges, Lines, Series
 
-TOKENS, WIDTH, LIMIT = 6, 4, 8.0
+TOKENS, WIDTH, LATER = 6, 4, 3
 METHODS = {"added": "added positions", "xl": "Transformer-XL", "deberta": "DeBERTa", "tupe": "TUPE"}
 SLOTS = {"all": "their sum", "cc": "content · content", "cp": "content · position", "pc": "position · content", "pp": "position · position"}
-CALLS = {"as is": "as it is", "alike": "all words alike", "from 3": "positions from 3"}
+WORDS = {"different": "six different words", "alike": "all words alike"}
 FORMULAS = {  # what stands in each place; a missing key is a product that the method leaves out
     "added": {"cc": "x_i · x_j", "cp": "x_i · p_j", "pc": "p_i · x_j", "pp": "p_i · p_j"},
     "xl": {"cc": "q_i · k_j", "cp": "q_i · r_(i−j)", "pc": "u · k_j", "pp": "v · r_(i−j)"},
@@ -61,11 +61,10 @@ def _module(method: str) -> torch.nn.Module:
 
 
 @cache
-def products(method: str, call: str) -> dict[str, Tensor]:
+def products(method: str, words: str, start: int) -> dict[str, Tensor]:
     """The unscaled products [6, 6] of a method, by place; ``all`` is their sum. Transformer-XL has none for later keys: NaN."""
-    w = _weights()
-    at = torch.arange(TOKENS) + (3 if call == "from 3" else 0)
-    x = w["x"][:1].expand(TOKENS, -1) if call == "alike" else w["x"]
+    w, at = _weights(), torch.arange(start, start + TOKENS)
+    x = w["x"][:1].expand(TOKENS, -1) if words == "alike" else w["x"]
     q, k = (x @ w[name] for name in ("query", "key"))
     if method == "added":
         p = sinusoidal_rows(at, WIDTH, base=16.0, output_dtype=torch.float64)
@@ -78,7 +77,7 @@ def products(method: str, call: str) -> dict[str, Tensor]:
             found = {"cc": q @ k.mT, "pp": term.bias / term.score_scale}
         else:
             names = {"a": "cc", "b": "cp", "c": "pc", "d": "pp"} if method == "xl" else {"c2c": "cc", "c2p": "cp", "p2c": "pc"}
-            parts = term.parts(q, k, at, at, 1.0) if method == "deberta" else term.parts(q, k, at, at)
+            parts = term.parts(q, k, at, at, *([1.0] if method == "deberta" else []))  # unscaled
             found = {names[name]: part for name, part in parts.items()}
         found = {place: part[0, 0].masked_fill(~geometry.visible, float("nan")) for place, part in found.items()}
     return found | {"all": torch.stack(tuple(found.values())).sum(0)}
@@ -86,34 +85,32 @@ def products(method: str, call: str) -> dict[str, Tensor]:
 
 @cache
 def facts(method: str, place: str) -> Facts:
-    """Whether the product changes with the words, with a key's place among equal words, and when every position is 3 larger."""
-    here, alike, later = (products(method, call)[place].nan_to_num() for call in CALLS)
-    key = products(method, "alike")[place]
-    return Facts(words=not torch.allclose(here, alike), place=not torch.allclose(key.nan_to_num(), key[-1, -1].expand_as(key).masked_fill(key.isnan(), 0.0)),
-                 numbering=not torch.allclose(here, later))
+    """Whether the product changes with the words, from pair to pair among equal words, and when every position is 3 larger."""
+    here, alike, later = (products(method, *call)[place] for call in (("different", 0), ("alike", 0), ("different", LATER)))
+    seen = ~here.isnan()
+    return Facts(words=not torch.allclose(here[seen], alike[seen]), place=not torch.allclose(alike[seen], alike[-1, -1].expand_as(alike[seen])),
+                 numbering=not torch.allclose(here[seen], later[seen]))
 
 
 def _absent(method: str, place: str) -> bool:
     return place != "all" and place not in FORMULAS[method]
 
 
-def _compute(method: str, place: str, call: str) -> list:
+def _compute(method: str, place: str, words: str) -> list:
     absent = _absent(method, place)
-    values = torch.zeros(TOKENS, TOKENS, dtype=torch.float64) if absent else products(method, call)[place]
-    hidden = values.isnan().numpy()
+    rows = [torch.zeros(TOKENS) if absent else products(method, words, start)[place][-1] for start in (0, LATER)]
     said = Facts(False, False, False) if absent else facts(method, place)
-    axis = [3 + t if call == "from 3" else t for t in range(TOKENS)]
     return [
         Badges([Badge("product", "left out" if absent else " + ".join(FORMULAS[method].values()) if place == "all" else FORMULAS[method][place]),
                 Badge("knows the words", said.words), Badge("knows the place", said.place),
                 Badge("moves with the numbering", said.numbering, "warn" if said.numbering else "ok")]),
-        HeatMap(f"{METHODS[method]}: {SLOTS[place]}", np.nan_to_num(values.numpy()), rows=Axis("query position", labels=axis),
-                columns=Axis("key position", labels=axis), scale="diverging", limits=(-LIMIT, LIMIT), decimals=2, masked=hidden if hidden.any() else None,
-                value_label="product", alt=_caption(method, place, call)),
+        Lines(f"{METHODS[method]}, {SLOTS[place]}: the last token's row", np.arange(TOKENS),
+              [Series("numbered from 0", rows[0].numpy()), Series(f"numbered from {LATER}", rows[1].numpy(), kind="points")],
+              x_label="key (token)", y_label="product", decimals=2, alt=_caption(method, place, words)),
     ]
 
 
-def _caption(method: str, place: str, call: str) -> str:
+def _caption(method: str, place: str, words: str) -> str:
     name = METHODS[method]
     name = name[0].upper() + name[1:]
     if _absent(method, place):
@@ -121,17 +118,18 @@ def _caption(method: str, place: str, call: str) -> str:
     said = facts(method, place)
     what = "The sum" if place == "all" else FORMULAS[method][place]
     knows = {(True, True): "the words and the place", (True, False): "the words alone", (False, True): "the place alone"}[said.words, said.place]
-    moves = "changes when all positions are 3 larger" if said.numbering else "stays when all positions are 3 larger"
-    shown = {"as is": "", "from 3": " Here they are, from 3 on.",
-             "alike": " Here all words are alike: " + ("only place is left to tell keys apart." if said.place else "no key differs from another.")}[call]
-    return f"{name}. {what} depends on {knows} and {moves}.{shown}"
+    row = products(method, "alike", 0)[place][-1]
+    flat = bool(torch.allclose(row, row[:1].expand_as(row)))
+    alike = "" if words == "different" else " With all words alike " + ("no key of this row differs from another." if flat else "place alone tells keys apart.")
+    points = "The points leave the line" if said.numbering else "The points stay on the line"
+    return f"{name}. {what} depends on {knows}. {points}: a numbering that starts at {LATER} {'changes' if said.numbering else 'does not change'} it.{alike}"
 
 
 def term_mixer(methods=tuple(METHODS), places=tuple(SLOTS)) -> Explorer:
-    """Which products know where a key stands, and which of them notice that the numbering has changed? At rest: added positions, all four."""
+    """Which products notice where the numbering starts? At rest: added positions, all four."""
     return Explorer(
         name="term-mixer", title="Four products in one score", question="Which products notice where the numbering starts?",
         controls=[Control("method", "Method", list(methods), labels=[METHODS[m] for m in methods]),
                   Control("place", "Product", list(places), labels=[SLOTS[p] for p in places]),
-                  Control("call", "Call", list(CALLS), labels=list(CALLS.values()))],
-        compute=_compute, caption=_caption, start={"method": methods[0], "place": places[0], "call": "as is"})
+                  Control("words", "Words", list(WORDS), labels=list(WORDS.values()))],
+        compute=_compute, caption=_caption, start={"method": methods[0], "place": places[0], "words": "different"})

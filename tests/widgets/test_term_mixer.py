@@ -6,10 +6,10 @@ import random
 import numpy as np
 import pytest
 
-from positionlib.widgets.panels import Badges, HeatMap
-from positionlib.widgets.term_mixer import CALLS, FORMULAS, METHODS, SLOTS, _module, _weights, term_mixer
+from positionlib.widgets.panels import Badges, Lines
+from positionlib.widgets.term_mixer import FORMULAS, LATER, METHODS, SLOTS, WORDS, _module, _weights, term_mixer
 
-STATES = list(itertools.product(METHODS, SLOTS, CALLS))
+STATES = list(itertools.product(METHODS, SLOTS, WORDS))
 
 
 @pytest.fixture(scope="module")
@@ -22,11 +22,10 @@ def wave(n: int, width: int = 4, base: float = 16.0) -> tuple[list[float], list[
     return [math.sin(p) for p in phases], [math.cos(p) for p in phases]
 
 
-def pair(method: str, place: str, call: str, i: int, j: int) -> float:
+def pair(method: str, place: str, words: str, first: int, i: int, j: int) -> float:
     """One product by numpy, from the weights; i and j are rows of the call."""
     w = {name: value.numpy() for name, value in _weights().items()}
-    x = w["x"][[0] * 6 if call == "alike" else range(6)]
-    first = 3 if call == "from 3" else 0
+    x = w["x"][[0] * 6 if words == "alike" else range(6)]
     q, k = x[i] @ w["query"], x[j] @ w["key"]
     if method == "added":
         p = [np.array([v for both in zip(*wave(first + t)) for v in both]) for t in (i, j)]
@@ -49,45 +48,44 @@ def pair(method: str, place: str, call: str, i: int, j: int) -> float:
     return {"cc": q @ k, "pp": left @ right}[place]
 
 
-def fresh(method: str, place: str, call: str) -> np.ndarray:
+def fresh(method: str, place: str, words: str, first: int = 0) -> np.ndarray:
     places = list(FORMULAS[method]) if place == "all" else [place] if place in FORMULAS[method] else []
-    return np.array([[sum(pair(method, each, call, i, j) for each in places) for j in range(6)] for i in range(6)])
+    return np.array([[sum(pair(method, each, words, first, i, j) for each in places) for j in range(6)] for i in range(6)])
 
 
-@pytest.mark.parametrize("method, place, call", random.Random(3).sample(STATES, 20))
-def test_a_state_shows_the_products(mixer, method, place, call):
-    _, picture = mixer.state(method=method, place=place, call=call)
-    assert isinstance(picture, HeatMap)
-    want = fresh(method, place, call)
-    assert abs(want).max() < 8, "the colours end at 8"
-    np.testing.assert_allclose(picture.values, want, rtol=0, atol=0.005 + 1e-9)
-    later = np.triu(np.ones((6, 6), dtype=bool), 1) & (method == "xl")
-    assert (picture.masked is None and not later.any()) or np.array_equal(picture.masked, later)
-    assert list(picture.rows.labels) == [t + (3 if call == "from 3" else 0) for t in range(6)]
+@pytest.mark.parametrize("method, place, words", random.Random(3).sample(STATES, 20))
+def test_a_state_shows_the_last_row_under_both_numberings(mixer, method, place, words):
+    _, picture = mixer.state(method=method, place=place, words=words)
+    assert isinstance(picture, Lines)
+    for series, first in zip(picture.series, (0, LATER)):
+        np.testing.assert_allclose(series.values, fresh(method, place, words, first)[-1], rtol=0, atol=0.005 + 1e-9)
 
 
-def test_at_rest_it_shows_the_sum_of_added_positions(mixer):
-    assert mixer.choice == {"method": "added", "place": "all", "call": "as is"}
-    assert "changes when all positions are 3 larger" in mixer.caption_of(**mixer.choice)
+def test_at_rest_the_points_leave_the_line(mixer):
+    assert mixer.choice == {"method": "added", "place": "all", "words": "different"}
+    _, picture = mixer.state(**mixer.choice)
+    assert abs(picture.series[0].values - picture.series[1].values).max() > 0.5
+    assert "The points leave the line" in mixer.caption_of(**mixer.choice)
 
 
 @pytest.mark.parametrize("method, place", list(itertools.product(METHODS, SLOTS)))
 def test_captions_and_badges_are_what_the_numbers_say(mixer, method, place):
-    here, alike, later = (fresh(method, place, call) for call in CALLS)
+    here, alike, later = fresh(method, place, "different"), fresh(method, place, "alike"), fresh(method, place, "different", LATER)
     words, numbering = not np.allclose(here, alike), not np.allclose(here, later)
     seen = np.tril(np.ones((6, 6), dtype=bool)) | (method != "xl")
     spread = not np.allclose(alike[seen], alike[seen][0])
-    for call in CALLS:
-        badges, _ = mixer.state(method=method, place=place, call=call)
+    for state in WORDS:
+        badges, _ = mixer.state(method=method, place=place, words=state)
         assert isinstance(badges, Badges)
         product, *said = (badge.value for badge in badges.items)
         assert said == [words, spread, numbering]
-        caption = mixer.caption_of(method=method, place=place, call=call)
+        caption = mixer.caption_of(method=method, place=place, words=state)
         if place != "all" and place not in FORMULAS[method]:
             assert product == "left out" and "leaves it out" in caption and not here.any()
             continue
-        assert ("changes when" in caption) == numbering and ("stays when" in caption) == (not numbering)
-        assert ("the words alone" in caption, "the place alone" in caption) == (words and not spread, spread and not words)
+        assert ("leave the line" in caption and "3 changes" in caption) == numbering and ("stay on the line" in caption) == (not numbering)
+        assert ("the words alone" in caption, "the place alone." in caption) == (words and not spread, spread and not words)
+        assert ("no key of this row" in caption) == (state == "alike" and np.allclose(alike[-1], alike[-1, 0]))
 
 
 def test_stored_size(mixer):
