@@ -13,6 +13,8 @@ _HOME = {
     "layout_explorer": "layouts", "shift_rotation": "shift", "invariance_explorer": "invariance",
     "shift_rotation": "shift", "invariance_explorer": "invariance", "row_coverage": "coverage", "migration_stepper": "migration",
     "shift_rotation": "shift", "invariance_explorer": "invariance", "offset_tiles": "offsets", "tile_stepper": "tiles",
+    "term_mixer": "term_mixer", "relative_shift_stepper": "relative_shift",
+    "nope_depth": "nope_depth", "grid_traversal": "grid_traversal", "graph_move": "graph_move",
 }
 __all__ = sorted(_HOME)
 
