@@ -40,7 +40,8 @@ def probe(step: Step, name: str, prompts: Sequence[Sequence[int]], *, pad_token_
     ----------
     prompts : at least two, of different lengths, 4 tokens or more each; a prompt's first two ids differ.
     regimes : which to run; those that a bidirectional family does not have are named as not run.
-    tolerance : largest difference that counts as none, as a part of the layer's largest value.
+    tolerance : largest difference that counts as none, as a part of the layer's largest value; for the order of tokens, as a part of
+        what another token makes of it.
 
     Raises
     ------
@@ -126,8 +127,9 @@ class _Session:
         if reads and positions is None:
             positions = self.kind.ids(active, active.shape[1] - ids.shape[1]) + shift
         layers, cache = self.step(input_ids=ids, attention_mask=active.long(), position_ids=positions if reads else None, segment_ids=segments, cache=cache)
-        require(len(layers) > 0 and all(layer.shape[:2] == ids.shape for layer in layers), "layers", [tuple(layer.shape) for layer in layers],
-                f"states [{ids.shape[0]}, {ids.shape[1]}, D]", "Return the state of every token, batch first.")
+        states = len(layers) > 0 and all(layer.is_floating_point() and layer.shape[:2] == ids.shape for layer in layers)
+        require(states, "layers", [(layer.dtype, tuple(layer.shape)) for layer in layers], f"floating-point states [{ids.shape[0]}, {ids.shape[1]}, D]", "Return the state of every token, batch first.")
+        self.unit = max(torch.finfo(layer.dtype).eps for layer in layers)
         return [layer.double() for layer in layers], cache
 
     def _whole(self, prompt: Tensor, **how: Any) -> list[Tensor]:
@@ -220,19 +222,26 @@ class _Session:
         return self._differs(0, [layer[:-1] for layer in self._whole(prompt)], slice(0, len(prompt) - 1))
 
     def _order(self):
-        """The first two tokens exchanged: the last one must notice, behind the first layer of attention already."""
-        prompt = self.prompts[0].clone()
-        prompt[:2] = prompt[:2].flip(0)
-        at = min(1, len(self.alone[0]) - 1)
-        return self._same(at, self._whole(prompt)[at][-1:], self.alone[0][at][-1:], "does not matter: with its first two tokens exchanged, the last one")
+        """The first token moved to just before the last one, which must notice behind the first layer of attention already.
+
+        How much is measured by what another token in the first place does, since attention may be a small part of the state; what is
+        smaller than a few roundings of the state is nothing.
+        """
+        prompt, at = self.prompts[0], min(1, len(self.alone[0]) - 1)
+        moved, other = torch.cat((prompt[1:-1], prompt[:1], prompt[-1:])), torch.cat((prompt[1:2], prompt[1:]))
+        before, got, changed = (layers[at][-1:] for layers in (self.alone[0], self._whole(moved), self._whole(other)))
+        size, content = (float(x.abs().max()) for x in (before, changed - before))
+        least = max(self.tolerance * min(content, size), min(self.tolerance, 16 * self.unit) * size)
+        return self._same(at, got, before, least, "does not matter: with its first token moved to just before the last one, the last one")
 
     def _shift(self):
         """All positions one later: an absolute family must notice, a relative one must not."""
         moved = self._whole(self.prompts[0], shift=1)
         if not self.kind.absolute:
             return self._differs(0, moved)
-        return self._same(len(moved) - 1, moved[-1], self.alone[0][-1], "of all positions by 1 is not noticed: every token")
+        last = self.alone[0][-1]
+        return self._same(len(moved) - 1, moved[-1], last, self.tolerance * float(last.abs().max()), "of all positions by 1 is not noticed: every token")
 
-    def _same(self, number: int, got: Tensor, before: Tensor, fault: str) -> tuple[int, str, str] | None:
-        close = float((got - before).abs().max()) <= self.tolerance * float(before.abs().max())
+    def _same(self, number: int, got: Tensor, before: Tensor, least: float, fault: str) -> tuple[int, str, str] | None:
+        close = float((got - before).abs().max()) <= least
         return (0, f"layers.{number}", f"{fault} of prompt 0 keeps its state in layer {number}") if close else None

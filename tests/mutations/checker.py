@@ -24,5 +24,7 @@ MUTATIONS = [
     Mutation("probe: NaN is no difference", f"{C}/probe.py", ".nan_to_num(math.inf, math.inf)", ".nan_to_num(0.0)", f"{T}/test_probe.py"),
     Mutation("probe: decode in one piece", f"{C}/probe.py", "range(1, len(self.prompts[0]) + 1)", "[len(self.prompts[0])]", f"{T}/test_probe.py"),
     Mutation("probe: relative families must notice a shift", f"{C}/probe.py", "if not self.kind.absolute:", "if self.kind.absolute:", f"{T}/test_probe.py"),
+    Mutation("probe: order measured by the whole state", f"{C}/probe.py", "self.tolerance * min(content, size)", "self.tolerance * size", f"{T}/test_probe.py"),
+    Mutation("probe: order below the rounding counts", f"{C}/probe.py", "min(self.tolerance, 16 * self.unit) * size", "0.0", f"{T}/test_probe.py"),
     Mutation("probe: only the first prompt compared", f"{C}/probe.py", "for row, where in enumerate(rows))", "for row, where in list(enumerate(rows))[:1])", f"{T}/test_probe.py"),
 ]
