@@ -7,7 +7,7 @@ _HOME = {
     "sinusoidal_heatmap": "heatmap", "permutation_proof": "permutation", "precision_collisions": "precision",
     "bucket_plot": "buckets", "alibi_slopes_plot": "slopes", "call_inspector": "inspector",
     "shift_rotation": "shift", "invariance_explorer": "invariance",
-    "insertion_map": "insertion",
+    "insertion_map": "insertion", "ledger_calculator": "ledger",
 }
 __all__ = sorted(_HOME)
 
