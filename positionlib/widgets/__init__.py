@@ -29,6 +29,11 @@ _HOME = {
     "term_mixer": "term_mixer",
     "tile_stepper": "tiles",
     "odometer": "wheels",
+    "Explorer": "explorer", "Control": "explorer", "use_style": "style", "show": "style",
+    "sinusoidal_heatmap": "heatmap", "permutation_proof": "permutation", "precision_collisions": "precision",
+    "bucket_plot": "buckets", "alibi_slopes_plot": "slopes", "call_inspector": "inspector",
+    "shift_rotation": "shift", "invariance_explorer": "invariance",
+    "insertion_map": "insertion", "ledger_calculator": "ledger",
 }
 __all__ = sorted(_HOME)
 

@@ -115,7 +115,8 @@ def _compute(family: str, call: str) -> list:
     unlike = sum(run[name].shape != plain[name].shape for name in PIPELINE)
     twice = not sums_plainly(family, call)
     place = (" and ".join(first) or "nowhere") + (", and Y" if twice else "")
-    return [Badges([Badge("geometry enters at", place, "plain" if first else "warn"), Badge("shapes that changed", f"{unlike} of {len(PIPELINE)}", "bad" if unlike else "ok"),
+    return [Badges([Badge("geometry enters at", place, "plain" if first else "warn"),
+                    Badge("shapes that changed", f"{unlike} of {len(PIPELINE)}", "bad" if unlike else "ok"),
                     Badge("learned numbers", f"{learned_numbers(family):,}")]),
             Table("One layer, from its rows to its outputs", ["tensor", "what it is", "shape", "beside content alone"], rows,
                   [i for i, name in enumerate(PIPELINE) if name in first], "Marked: the first tensor that differs." if first else "Nothing differs.")]
