@@ -34,6 +34,7 @@ _HOME = {
     "bucket_plot": "buckets", "alibi_slopes_plot": "slopes", "call_inspector": "inspector",
     "shift_rotation": "shift", "invariance_explorer": "invariance",
     "insertion_map": "insertion", "ledger_calculator": "ledger",
+    "route_tracer": "routes", "addition_heatmap": "addition", "shift_rotation": "shift", "invariance_explorer": "invariance",
 }
 __all__ = sorted(_HOME)
 
