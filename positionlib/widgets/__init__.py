@@ -6,7 +6,7 @@ _HOME = {
     "Explorer": "explorer", "Control": "explorer", "use_style": "style", "show": "style",
     "sinusoidal_heatmap": "heatmap", "permutation_proof": "permutation", "precision_collisions": "precision",
     "bucket_plot": "buckets", "alibi_slopes_plot": "slopes", "call_inspector": "inspector",
-    "layout_explorer": "layouts", "shift_rotation": "shift", "invariance_explorer": "invariance",
+    "layout_explorer": "layouts", "rotation_dial": "dial", "shift_rotation": "shift", "invariance_explorer": "invariance",
 }
 __all__ = sorted(_HOME)
 
