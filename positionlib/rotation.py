@@ -5,6 +5,7 @@ It stands beside :mod:`positionlib.terms`, which describes the other kinds: rota
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -70,3 +71,10 @@ class QKTransform(Term):
 
     def by_offset(self, offsets, scale, dtype):
         return ByOffset()  # of rotated queries and keys
+
+
+def hand_case(pairing: str = "interleaved") -> tuple[Float[Tensor, "4"], Float[Tensor, "4"], QKTransform]:
+    """q, k and a rotation that a pencil can follow: pair 0 turns by a quarter, pair 1 by a half turn a position, and whole numbers stay whole."""
+    rows = torch.tensor([[1.0, 0.0, 1.0, 0.0], [2.0, 1.0, 1.0, 0.0]], dtype=torch.float64)
+    speeds = torch.tensor([math.pi / 2, math.pi], dtype=torch.float64)
+    return rows[0], rows[1], QKTransform(inverse_frequency=speeds, pairing=pairing, d_head=4)

@@ -35,6 +35,7 @@ _HOME = {
     "shift_rotation": "shift", "invariance_explorer": "invariance",
     "insertion_map": "insertion", "ledger_calculator": "ledger",
     "route_tracer": "routes", "addition_heatmap": "addition", "shift_rotation": "shift", "invariance_explorer": "invariance",
+    "layout_explorer": "layouts", "rotation_dial": "dial", "shift_rotation": "shift", "invariance_explorer": "invariance",
 }
 __all__ = sorted(_HOME)
 
