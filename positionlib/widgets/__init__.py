@@ -36,6 +36,7 @@ _HOME = {
     "insertion_map": "insertion", "ledger_calculator": "ledger",
     "route_tracer": "routes", "addition_heatmap": "addition", "shift_rotation": "shift", "invariance_explorer": "invariance",
     "layout_explorer": "layouts", "rotation_dial": "dial", "shift_rotation": "shift", "invariance_explorer": "invariance",
+    "shift_rotation": "shift", "invariance_explorer": "invariance", "row_coverage": "coverage", "migration_stepper": "migration", "padding_policies": "padding",
 }
 __all__ = sorted(_HOME)
 
