@@ -6,7 +6,7 @@ _HOME = {
     "Explorer": "explorer", "Control": "explorer", "use_style": "style", "show": "style",
     "sinusoidal_heatmap": "heatmap", "permutation_proof": "permutation", "precision_collisions": "precision",
     "bucket_plot": "buckets", "alibi_slopes_plot": "slopes", "call_inspector": "inspector",
-    "shift_rotation": "shift", "invariance_explorer": "invariance", "offset_tiles": "offsets", "tile_stepper": "tiles",
+    "shift_rotation": "shift", "invariance_explorer": "invariance", "offset_tiles": "offsets", "tile_stepper": "tiles", "relation_classes": "relations",
 }
 __all__ = sorted(_HOME)
 
