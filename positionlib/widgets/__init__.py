@@ -37,6 +37,7 @@ _HOME = {
     "route_tracer": "routes", "addition_heatmap": "addition", "shift_rotation": "shift", "invariance_explorer": "invariance",
     "layout_explorer": "layouts", "rotation_dial": "dial", "shift_rotation": "shift", "invariance_explorer": "invariance",
     "shift_rotation": "shift", "invariance_explorer": "invariance", "row_coverage": "coverage", "migration_stepper": "migration", "padding_policies": "padding",
+    "shift_rotation": "shift", "invariance_explorer": "invariance", "offset_tiles": "offsets", "tile_stepper": "tiles", "relation_classes": "relations",
 }
 __all__ = sorted(_HOME)
 
