@@ -1,4 +1,4 @@
-"""Exercises of 0x09F: what a separable grid costs, two causal layers, moving a graph, and two orders that a stack confuses."""
+"""Exercises of 0x09F: what a separable grid costs, the weights of causal layers, moving a graph, and two orders that a stack confuses."""
 
 from __future__ import annotations
 
@@ -23,45 +23,37 @@ register(Exercise(
     praise="(20 · 30 − 50) · 64: the price is that every rectangle must close."))
 
 
-def stack(rows: list[float], layers: int) -> list[float]:
+def last_weights(n: int, layers: int) -> list[float]:
+    weights = [0.0] * (n - 1) + [1.0]            # before any layer the last row is the last token
     for _ in range(layers):
-        total, means = 0.0, []
-        for i, row in enumerate(rows):
-            total += row                     # the prefix, this row included
-            means.append(total / (i + 1))
-        rows = means
-    return rows
+        # Row i of the layer below is the mean of rows 0..i: its weight goes to them in equal parts.
+        weights = [sum(weights[i] / (i + 1) for i in range(j, n)) for j in range(n)]
+    return weights
 
 
-def _stack_with(layer):
-    def wrong(rows: list[float], layers: int) -> list[float]:
-        for _ in range(layers):
-            rows = [layer(rows, i) for i in range(len(rows))]
-        return rows
-    return wrong
-
-
-_STACK_MISTAKES = {
-    "all": (_stack_with(lambda rows, i: sum(rows) / len(rows)), "Every row averages all rows: the causal mask is lost, and with it the order."),
-    "before": (_stack_with(lambda rows, i: sum(rows[:i]) / i if i else rows[0]), "You left out the row itself: row i reads rows 0 to i."),
-    "length": (_stack_with(lambda rows, i: sum(rows[:i + 1]) / len(rows)), "You divide by the length of the text: row i reads only i + 1 rows."),
-    "once": (lambda rows, layers: stack(rows, 1), "You applied one layer. The next one averages the rows that this one made."),
-    "sums": (_stack_with(lambda rows, i: sum(rows[:i + 1])), "Those are sums. Uniform attention divides by the number of rows read."),
+_WEIGHT_MISTAKES = {
+    "mask": (lambda n, layers: [1 / n] * n, "Those are the weights of one layer, or of any number without a mask: all equal. From the second layer on early tokens weigh more."),
+    "reversed": (lambda n, layers: last_weights(n, layers)[::-1], "The weights run the wrong way: the first token is read by every row, so it weighs most."),
+    "extra": (lambda n, layers: last_weights(n, layers + 1), "You applied one layer too many."),
+    "sums": (lambda n, layers: [w * n for w in last_weights(n, layers)], "Your weights do not add up to 1: a mean of means is a mean."),
+    "first": (lambda n, layers: [1.0] + [0.0] * (n - 1), "Those are the weights of row 0, which reads only itself."),
 }
 
 
-def _check_stack(answer) -> None:
-    for arguments in (([6.0, 0.0, 3.0, 9.0], 2), ([1.0, 5.0, 2.0], 3)):
+def _check_weights(answer) -> None:
+    for arguments in ((4, 2), (3, 3)):
         got = call(answer, *arguments)
-        expect_close(got, stack(*arguments), atol=1e-9, mistakes=[(wrong(*arguments), why) for wrong, why in _STACK_MISTAKES.values()])
+        expect_close(got, last_weights(*arguments), atol=1e-9, mistakes=[(wrong(*arguments), why) for wrong, why in _WEIGHT_MISTAKES.values()])
 
 
 register(Exercise(
-    id="0x09F.2", kind="build", minutes=6,
-    prompt="Write `stack(rows, layers)`: a list of numbers after layers of uniform causal averaging. In each layer row i becomes the mean of rows 0 to i of the layer before.",
-    hint="Keep a running sum; row i divides it by i + 1.", check=_check_stack, solution=stack,
+    id="0x09F.2", kind="build", minutes=8,
+    prompt="Write `last_weights(n, layers)`: after layers of uniform causal averaging the last of n rows is a weighted mean of the n tokens. Return the n weights, first token first.",
+    hint="Start from the weights 0, ..., 0, 1 and go down a layer at a time: row i gives its weight in equal parts to rows 0 to i. Or push the n unit texts through the layers.",
+    check=_check_weights, solution=last_weights,
     wrong_answers={name: (wrong, words) for (name, (wrong, _)), words in
-                   zip(_STACK_MISTAKES.items(), ("mask is lost", "left out the row itself", "divide by the length", "one layer", "are sums"), strict=True)}))
+                   zip(_WEIGHT_MISTAKES.items(), ("all equal", "wrong way", "too many", "add up to 1", "row 0"), strict=True)},
+    praise="Early tokens gain weight with every layer: that imbalance is what carries order."))
 
 
 def moved(order: list[int], degree: list[int], distance: list[list[int]]) -> tuple[list[int], list[list[int]]]:
@@ -142,7 +134,7 @@ def _check_twins(answer) -> None:
 register(Exercise(
     id="0x09F.4", kind="break", minutes=8,
     prompt="Two layers of causal averaging tell [a, b] from [b, a]. Write `twins()`: two lists with the same three different numbers in two orders, whose last rows are equal after two layers.",
-    hint="The last row is a weighted sum with the weights 11/18, 5/18 and 2/18. Look for small whole numbers.", check=_check_twins, solution=twins,
+    hint="Exercise 2 gives the weights: 11/18, 5/18 and 2/18. Look for small whole numbers.", check=_check_twins, solution=twins,
     wrong_answers={"swap": (lambda: ([1, 2, 3], [2, 1, 3]), "Which weights"), "same": (lambda: ([1, 2, 3], [1, 2, 3]), "same list"),
                    "equal": (lambda: ([1, 1, 2], [2, 1, 1]), "too easy"), "other": (lambda: ([1, 2, 3], [1, 2, 4]), "same three numbers"), "short": (lambda: ([1, 2], [2, 1]), "three numbers")},
     praise="So depth exposes order, but not every order of every content: existence is no guarantee."))
