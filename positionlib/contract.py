@@ -134,8 +134,9 @@ class _Call:
         self.lengths: dict[str, tuple[int, str]] = {}
         self.leading: dict[str, torch.Size] = {}
         self.dtype: tuple[torch.dtype, str] | None = None
-        owner = vars(arguments["self"]) if hasattr(arguments.get("self"), "__dict__") else {}
-        held = owner.get("_parameters", owner).values()  # a module's plain attributes may stay behind when it moves
+        me = arguments.get("self")
+        owner = vars(me) if hasattr(me, "__dict__") else {}
+        held = me.parameters() if "_parameters" in owner else owner.values()  # a module's plain attributes may stay behind when it moves
         self.place = next(((t.device, "the object's own tensors") for t in held if isinstance(t, Tensor)), None)
 
     def check(self, rules: dict[str, _Rule]) -> None:

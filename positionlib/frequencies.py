@@ -1,9 +1,20 @@
-"""Frequencies as module state: rebuilt from the configuration, in no checkpoint, and beyond the reach of a dtype move."""
+"""Frequencies and slopes as module state, beyond the reach of a move to half precision: a rounded one is another code."""
 
 from __future__ import annotations
 
 from jaxtyping import Float
 from torch import Tensor, nn
+
+
+class WideParameters(nn.Module):
+    """A module whose parameters follow a device, and a dtype of 32 bits or more; a move to half precision leaves them as wide as they are."""
+
+    def _apply(self, fn, recurse: bool = True):
+        def wide(t: Tensor) -> Tensor:
+            moved = fn(t)
+            return t.to(moved.device) if moved.dtype.itemsize < 4 else moved
+
+        return super()._apply(wide, recurse)
 
 
 class FrequencyBuffer(nn.Module):

@@ -103,6 +103,8 @@ class BertInput(nn.Module):
     @checked
     def forward(self, ids: Int[Tensor, "B N"], geometry: AttentionGeometry, token_types: Int[Tensor, "B N"] | None = None) -> Float[Tensor, "B N D"]:
         """The first layer's input. Without ``token_types`` every row is of type 0."""
+        require(geometry.query_length == ids.shape[1], "query_positions", geometry.query_length, f"{ids.shape[1]} positions, one a row",
+                "Build the geometry of this very call.")
         types = torch.zeros_like(ids) if token_types is None else token_types
         # In this order: float addition is not associative, and the released code adds the positions last.
         x = _rows("ids", self.words, ids) + _rows("token_types", self.types, types)

@@ -204,8 +204,19 @@ def transport(*parts: Rows, move: Move | None = None) -> dict[str, Field | Geome
     for name, value in ((name, value) for part in parts for name, value in part.items()):
         require(isinstance(value, Field | GeometryRows), name, value, "a Field or GeometryRows", "Declare its axes: Field(values, 'B N D').")
     require(len({frozenset(part) for part in parts}) == 1, "parts", [sorted(part) for part in parts], "the same fields in each", "Nothing stays behind.")
+    for part in parts:  # before they are joined: two parts may lack each other's rows and have the right sum
+        _check_sizes(part, None)
     rows = parts[0] if len(parts) == 1 else {name: _join(name, [part[name] for part in parts]) for name in parts[0]}
-    flat = [(f"{name}.{inner}" if inner else name, field) for name, value in rows.items() for inner, field in _opened(value).items()]
+    if move is None:
+        return dict(rows)
+    _check_sizes(rows, move)
+    return {name: _moved(name, value, move) for name, value in rows.items()}
+
+
+def _check_sizes(rows: Rows, move: Move | None) -> None:
+    """Refuse fields whose N or B is not that of the others, or of the move."""
+    flat = [(f"{name}.{inner}" if inner else name, field) for name, value in rows.items()
+            for inner, field in ({"": value} if isinstance(value, Field) else value.fields()).items()]
     length = move.length if move is not None else _size(flat[0][1], "N") if flat else 0
     batches = [move.source.shape[0]] if move is not None and move.source.ndim == 2 else [_size(field, "B") for _, field in flat]
     batch = next((b for b in batches if b is not None), None)
@@ -213,11 +224,6 @@ def transport(*parts: Rows, move: Move | None = None) -> dict[str, Field | Geome
         require(all(n == length for a, n in zip(field.axes.split(), field.values.shape) if a == "N"), name, field.values, f"{length} rows on each N of "
                 f"{field.axes}", "Bring every field of these rows, or none.")
         require(_size(field, "B") in (None, batch), name, field.values, f"a batch of {batch}", "Leave the batch axis out of what is shared.")
-    return dict(rows) if move is None else {name: _moved(name, value, move) for name, value in rows.items()}
-
-
-def _opened(value: Field | GeometryRows) -> dict[str, Field]:
-    return {"": value} if isinstance(value, Field) else value.fields()
 
 
 def _size(field: Field, axis: str) -> int | None:
@@ -249,7 +255,7 @@ def _take(values: Tensor, axis: int, source: Tensor, pad: object) -> Tensor:
     source = source.to(values.device)  # after its values were looked at, which a meta tensor has not
     if source.ndim == 1:
         return values.index_select(axis, source)
-    return values.take_along_dim(source.reshape(len(source), *(-1 if i == axis else 1 for i in range(1, values.ndim))), axis)
+    return values.take_along_dim(source.reshape(len(source), *(source.shape[1] if i == axis else 1 for i in range(1, values.ndim))), axis)
 
 
 def _join(name: str, values: list[Field | GeometryRows]) -> Field | GeometryRows:
@@ -257,8 +263,8 @@ def _join(name: str, values: list[Field | GeometryRows]) -> Field | GeometryRows
     require(all(type(v) is type(first) for v in values), name, values, "one kind of field", "Join a geometry to a geometry.")
     if isinstance(first, GeometryRows):
         return _join_geometries(name, values)
-    same = {(v.axes, v.values.dtype, repr(v.pad), *(n for a, n in zip(v.axes.split(), v.values.shape) if a != "N")) for v in values}
-    require(len(same) == 1, name, same, "the same axes, dtype, pad and sizes in each part", "Declare the field alike in all parts.")
+    same = {(v.axes, v.values.dtype, str(v.values.device), repr(v.pad), *(n for a, n in zip(v.axes.split(), v.values.shape) if a != "N")) for v in values}
+    require(len(same) == 1, name, same, "the same axes, dtype, device, pad and sizes in each part", "Declare the field alike in all parts.")
     lengths = [_size(v, "N") for v in values]
     along, *others = (i for i, a in enumerate(first.axes.split()) if a == "N")
     require(first.pad is not None or not others, name, first.pad, "a pad for pairs of rows from two parts", "Name it: False in a mask, −1 for no path.")

@@ -70,6 +70,7 @@ CALLS: dict[str, Call] = {
     "axis_coordinates": (lambda row: grid.axis_coordinates({"row": row, "col": IDS % 3}, GRID.sizes), dict(row=IDS // 3)),
     "rectangle_defect": (grid.rectangle_defect, dict(cells=normal(2, 3, 4, 2))),
     "names": (lambda given: grid.names("leading", given), dict(given=["cls"])), "add_wide": (lambda: grid.add_wide([normal(2, 3)] * 2), {}),
+    "axis_tables": (lambda: grid.axis_tables("tables", {"row": (2, 3)}), {}),
     "LearnedGrid": (lambda **settings: pl.LearnedGrid(**settings)(ENCODER, GRID), dict(grid=GRID, d_model=4, resize=None)),
     "LearnedGrid()": (pl.LearnedGrid(GRID, 4, resize=pl.GridResize(**RESIZE)), dict(geometry=ENCODER, grid=WIDE)),
     "SeparableGrid": (lambda **settings: pl.SeparableGrid(**settings)(ENCODER, GRID),

@@ -22,12 +22,13 @@ from torch import Tensor, nn
 
 from positionlib.contract import checked
 from positionlib.errors import PositionContractError, require, require_choice, require_count
+from positionlib.frequencies import WideParameters
 from positionlib.geometry import AttentionGeometry
 from positionlib.rules import alibi_slopes
 from positionlib.terms import SLOPE_FORMS, SlopeBias
 
 
-class ALiBi(nn.Module):
+class ALiBi(WideParameters):
     """module(geometry) returns a :class:`SlopeBias`.
 
     Parameters
@@ -36,7 +37,7 @@ class ALiBi(nn.Module):
     form : storage form, see :class:`positionlib.terms.SlopeBias`.
     head_ids : the heads of this shard, in its order; None for all.
     slopes : other slopes than the paper's, one a head; a list, array or tensor.
-    learned : train the slopes, kept positive as ``log_slopes`` [heads of this shard]; not the paper's method.
+    learned : train the slopes, kept positive as ``log_slopes`` [heads of this shard], never in half precision; not the paper's method.
 
     Raises
     ------

@@ -185,15 +185,16 @@ class SeparableGrid(nn.Module):
         widths = [width for _, width in shapes.values()]
         require(compose == "concatenate" or len(set(widths)) == 1, "tables", tables, "equal widths, since they are added", "Or name compose='concatenate'.")
         self.leading = names("leading", leading)
-        self.weight = nn.ParameterDict({axis: nn.Parameter(torch.empty(shape)) for axis, shape in shapes.items()})
+        self.weight = axis_tables("tables", shapes)
         self.d_model = widths[0] if compose == "sum" else sum(widths)
-        self.leading_weight = nn.Parameter(torch.empty(len(self.leading), self.d_model)) if self.leading else None
-        for weight in self.parameters():
-            nn.init.normal_(weight, std=0.02)
+        self.leading_weight = nn.Parameter(torch.randn(len(self.leading), self.d_model) * 0.02) if self.leading else None
 
     def at(self, coordinates: Mapping[str, Int[Tensor, "*B N"]]) -> StateRows:
         """Rows [*B, N, D] at explicit coordinates, one tensor an axis: cells of several grids in one batch, or of a packed row."""
         coordinates = axis_coordinates(coordinates, {axis: len(table) for axis, table in self.weight.items()})
+        for axis, table in self.weight.items():
+            require(coordinates[axis].device == table.device, f"coordinates.{axis}", coordinates[axis].device, f"device {table.device}, as the tables",
+                    "Move both to one device.")
         return StateRows(rows=self._rows(coordinates), mark="separable_grid")
 
     @checked
@@ -228,6 +229,16 @@ def rectangle_defect(cells: Float[Tensor, "*B R C D"]) -> Float[Tensor, "*B R-1 
     sums and concatenations of axes; a flat table need not satisfy it.
     """
     return cells.diff(dim=-3).diff(dim=-2)
+
+
+def axis_tables(field: str, shapes: Mapping[str, tuple[int, int]]) -> nn.ParameterDict:
+    """One learned table an axis, normal with a standard deviation of 0.02, in the order of ``shapes``."""
+    taken = nn.ParameterDict()
+    for axis in shapes:
+        require(isinstance(axis, str) and axis.isidentifier() and not hasattr(taken, axis), field, axis, "axes whose names are identifiers, and not those "
+                "that torch's modules have taken, such as 'type'", "Name the axis otherwise: its table stands in the state dict under its name.")
+    # In pairs: of a dict torch sorts the names, and their order is that of the channels.
+    return nn.ParameterDict([(axis, nn.Parameter(torch.randn(shape) * 0.02)) for axis, shape in shapes.items()])
 
 
 def check_grid(grid: object) -> Grid:

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from positionlib.contract import checked
 from positionlib.errors import require, require_count
 from positionlib.geometry import AttentionGeometry
+from positionlib.mechanisms.grid import axis_tables
 from positionlib.rules import T5Buckets, integers, readable
 from positionlib.terms import ScoreBias
 
@@ -40,6 +41,13 @@ class AxisBias(ScoreBias):
     rules: Mapping[str, T5Buckets]
     query_coordinates: Mapping[str, Int[Tensor, "*B Q"]]
     key_coordinates: Mapping[str, Int[Tensor, "*B K"]]
+
+    def __post_init__(self) -> None:
+        axes = self.tables.keys()
+        require(len(axes) > 0 and axes == self.rules.keys(), "rules", sorted(self.rules), f"the axes of the tables {sorted(axes)}", "One rule reads one table.")
+        for axis, table in self.tables.items():
+            shape = (self.heads, self.rules[axis].num_classes)
+            require(table.shape == shape, f"tables.{axis}", table, f"{list(shape)}, [heads, buckets]", "One head's numbers would serve all, or a bucket have none.")
 
     @property
     def heads(self) -> int:
@@ -58,7 +66,8 @@ class AxisBias(ScoreBias):
     @checked
     def materialize(self, query_positions: Int[Tensor, "*B Q"], key_positions: Int[Tensor, "*B K"],
                     dtype: torch.dtype = torch.float32) -> Float[Tensor, "B H Q K"]:
-        bias = sum(table.T.to(dtype)[self.classes(axis, query_positions, key_positions)].movedim(-1, -3) for axis, table in self.tables.items())
+        wide = torch.promote_types(dtype, torch.float32)
+        bias = sum(table.T.to(wide)[self.classes(axis, query_positions, key_positions)].movedim(-1, -3) for axis, table in self.tables.items()).to(dtype)
         return bias if bias.ndim == 4 else bias[None]
 
     def slice_queries(self, start, stop):
@@ -88,18 +97,20 @@ class GridBias(nn.Module):
                 "bidirectional T5Buckets by the name of their axis", "A page or an image is read both ways.")
         require(isinstance(inside_scale, bool), "inside_scale", inside_scale, "True or False", "LayoutLMv3's is True.")
         self.rules, self.inside_scale = dict(rules), inside_scale
-        self.weight = nn.ParameterDict({axis: nn.Parameter(torch.empty(heads, rule.num_buckets)) for axis, rule in rules.items()})
-        for weight in self.parameters():
-            nn.init.normal_(weight, std=0.02)
+        self.weight = axis_tables("rules", {axis: (heads, rule.num_buckets) for axis, rule in rules.items()})
 
     @checked
     def forward(self, geometry: AttentionGeometry, query_coordinates: Mapping[str, Int[Tensor, "*B Q"]],
                 key_coordinates: Mapping[str, Int[Tensor, "*B K"]]) -> AxisBias:
         """The bias of this call; the coordinates name every axis but ``position``. In self-attention both are the same."""
         geometry.require_shared_frame("an axis bias")
-        return AxisBias(tables=dict(self.weight.items()), rules=self.rules, inside_scale=self.inside_scale,
-                        query_coordinates=self._checked("query_coordinates", query_coordinates, geometry.query_length, geometry),
-                        key_coordinates=self._checked("key_coordinates", key_coordinates, geometry.key_length, geometry))
+        sides = {"query_coordinates": self._checked("query_coordinates", query_coordinates, geometry.query_length, geometry),
+                 "key_coordinates": self._checked("key_coordinates", key_coordinates, geometry.key_length, geometry)}
+        batch = geometry.batch
+        for name, axis, c in ((name, axis, c) for name, side in sides.items() for axis, c in side.items() if c.ndim == 2):
+            batch = len(c) if batch is None else batch
+            require(len(c) == batch, f"{name}.{axis}", c, f"a batch of {batch}", "Give the coordinates of this call's batch rows, or [N] for all of them.")
+        return AxisBias(tables=dict(self.weight.items()), rules=self.rules, inside_scale=self.inside_scale, **sides)
 
     def _checked(self, name: str, given: Mapping[str, Tensor], length: int, geometry: AttentionGeometry) -> dict[str, Tensor]:
         wanted = set(self.rules) - {POSITION}

@@ -35,7 +35,7 @@ OVERFLOWS = ("error", "wrap")
 @checked
 def integer_rows(positions: Int[Tensor, "*B N"], d_model: int, *, alpha: float = 1.0,
                  output_dtype: torch.dtype = torch.float32) -> Float[Tensor, "*B N D"]:
-    """α t on every channel, rounded once.
+    """α t on every channel, rounded once: beyond 2^24 float32 has neighbours with one row.
 
     Raises
     ------
@@ -50,14 +50,15 @@ def integer_rows(positions: Int[Tensor, "*B N"], d_model: int, *, alpha: float =
 @checked
 def normalised_rows(positions: Int[Tensor, "*B N"], d_model: int, *, length: int,
                     output_dtype: torch.dtype = torch.float32) -> Float[Tensor, "*B N D"]:
-    """t / L on every channel, in 0 ≤ p < 1, rounded once.
+    """t / L on every channel, in 0 ≤ p < 1 until it is rounded, once.
 
     Raises
     ------
     PositionRangeError
         a position outside 0..L−1.
     """
-    positions = _within(positions, require_count("length", length), "State the length that the coordinate is a fraction of.")
+    length = require_count("length", length, 1 if readable(positions) else 0)  # a sequence of no rows has length 0
+    positions = _within(positions, length, "State the length that the coordinate is a fraction of.")
     return _repeated(positions.double() / length, d_model, output_dtype)
 
 

@@ -35,7 +35,7 @@ class Extension:
 
     moved : how far each of the first ``length`` rows moves.
     beyond : ``refused`` (no row), ``collides`` (a row beyond equals another row) or ``continues``.
-    growth : the largest norm of the longer sequence over that of the shorter; NaN when refused. A bounded code stays near 1.
+    growth : the largest norm of the longer sequence over that of the shorter; NaN when refused or when neither has one. A bounded code stays near 1.
     """
 
     moved: Float[Tensor, "N"]
@@ -120,7 +120,7 @@ def extension(code: Code, length: int, longer: int) -> Extension:
         return Extension(moved, "refused", math.nan)
     whole, peak = torch.cat((after, beyond)), norm_profile(before).max()
     new = distinct_rows(whole)[0] - distinct_rows(after)[0]
-    growth = math.inf if peak == 0 else float(norm_profile(whole).max() / peak)
+    growth = float(norm_profile(whole).max() / peak)  # of no norm: ∞, or NaN when nothing grew
     return Extension(moved, "continues" if new == len(beyond) else "collides", growth)
 
 

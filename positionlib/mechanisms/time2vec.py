@@ -32,6 +32,7 @@ from torch import Tensor, nn
 
 from positionlib.contract import checked
 from positionlib.errors import FrameMismatchError, require, require_choice, require_count, whole_number
+from positionlib.frequencies import WideParameters
 from positionlib.rules import integers
 from positionlib.terms import StateRows
 
@@ -90,6 +91,10 @@ class Timestamps:
                     "Give a missing time as NaN or by present=False.")
         object.__setattr__(self, "values", values)
         object.__setattr__(self, "present", present)
+
+    @property
+    def device(self) -> torch.device:
+        return self.values.device
 
 
 @checked
@@ -166,7 +171,7 @@ class TimeRows(StateRows):
     present: Bool[Tensor, "*B N"]
 
 
-class Time2Vec(nn.Module):
+class Time2Vec(WideParameters):
     """module(times) returns the :class:`TimeRows` of these timestamps.
 
     Parameters
@@ -217,17 +222,15 @@ class Time2Vec(nn.Module):
 
     def set_extra_state(self, state: Tensor) -> None:
         """Compare with a checkpoint's identity; torch calls it on loading, before anybody uses the weights."""
-        saved, own = json.loads(bytes(state.tolist())), json.loads(json.dumps(self.identity))
+        try:
+            saved = json.loads(bytes(state.tolist()))
+        except (AttributeError, TypeError, ValueError, RuntimeError):
+            saved = None
+        require(isinstance(saved, dict), "_extra_state", state, "the bytes of an identity", "Cast a checkpoint by its weights alone: this tensor is text.")
+        own = json.loads(json.dumps(self.identity))
         for name, value in own.items():
             require(saved.get(name) == value, name, value, f"{saved.get(name)!r}, as the checkpoint was trained with",
                     "Build the module as it was trained; frequencies mean nothing on another axis.")
-
-    def _apply(self, fn, recurse: bool = True):
-        def wide(t: Tensor) -> Tensor:
-            moved = fn(t)
-            return t.to(moved.device) if moved.dtype.itemsize < 4 else moved
-
-        return super()._apply(wide, recurse)
 
     def extra_repr(self) -> str:
         return f"{len(self.omega)}, {self.axis}, function={self.function!r}, linear={self.linear!r}, missing={self.missing!r}"

@@ -88,13 +88,13 @@ class _Block:
             return None
         line = like.new_zeros(1, n + m - 1) if bias is None else self.of_line(bias)[..., 0]
         if hides:
-            line = line.masked_fill(torch.arange(n + m - 1) >= self.hidden, float("-inf"))
+            line = line.masked_fill(torch.arange(n + m - 1, device=line.device) >= self.hidden, float("-inf"))
         return _along(line[:, None].expand(-1, n, -1), m)
 
 
 def _blocks(plan: Plan, batch: int, heads: int, budget: int, rows: int) -> Iterator[_Block]:
     """Blocks that cover every query which sees a key, each with the keys up to its last visible one."""
-    for run in plan.runs:
+    for run in plan.runs if heads else ():
         queries, keys = (s.stop - s.start for s in (run.queries, run.keys))
         seen = -run.first + 1 if plan.causal else queries + keys  # i + j below it is visible
         step = max(1, min(rows, budget // keys))
@@ -113,6 +113,7 @@ def _steps(start: int, stop: int, step: int) -> list[slice]:
 
 class _Runs(torch.autograd.Function):
     @staticmethod
+    @torch.amp.custom_fwd(device_type="cpu")
     def forward(ctx, plan, scale, sdpa, *tensors):
         ctx.plan, ctx.scale = plan, scale
         ctx.save_for_backward(*tensors)
@@ -137,10 +138,14 @@ class _Runs(torch.autograd.Function):
         return out
 
     @staticmethod
+    @torch.amp.custom_bwd(device_type="cpu")  # a caller's autocast would make the weights again in half precision
     def backward(ctx, grad_out):
         if torch.is_grad_enabled():  # autograd would take the gradients for constants, without a word
             raise UnsupportedPositionContract("create_graph", True, "False: this path's backward pass has no derivative of its own",
                                               "For second derivatives attend with backend='eager'.", frozenset({"second derivatives"}))
+        if torch._C._functorch.is_legacy_batchedtensor(grad_out) or torch._C._functorch.peek_interpreter_stack() is not None:
+            raise UnsupportedPositionContract("is_grads_batched", True, "False: this path's backward pass adds one gradient up in place",
+                                              "For a batch of gradients attend with backend='eager'.", frozenset({"batched gradients"}))
         tensors, scale = ctx.saved_tensors, ctx.scale
         content, q, k, v, bias, query_rows, key_rows, value_rows = tensors
         wanted = ctx.needs_input_grad[3:]

@@ -14,9 +14,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from positionlib.geometry import AttentionGeometry
+from positionlib.rotation import QKTransform
 from positionlib.runtime.blocks import in_blocks, run_attention
 from positionlib.runtime.runs import Plan, plan
-from positionlib.rotation import QKTransform
 from positionlib.terms import Term
 
 SMALL = 2**16  # B · H · K · (Q + D) below which the reference is as fast

@@ -60,7 +60,7 @@ def plan(q: Float[Tensor, "B H Q D"], k: Float[Tensor, "B H K D"], v: Float[Tens
     width = max(r.first + r.queries.stop - r.queries.start + r.keys.stop - r.keys.start - 1 for r in runs) - low
     if width > 4 * (q.shape[2] + k.shape[2]):
         return "offsets too far apart for one line"
-    offsets = torch.arange(low, low + width)
+    offsets = torch.arange(low, low + width, device=q.device)
     by_offset = ByOffset() if term is None else term.by_offset(offsets, scale, q.dtype)
     if by_offset is None:
         return f"{type(term).__name__} depends on more than the offset"
@@ -81,7 +81,7 @@ def _cut(geometry: AttentionGeometry, batch: int, positions_matter: bool) -> tup
         row = [None if t is None else t if t.ndim == 1 else t[b]
                for t in (g.query_positions, g.query_segments, g.key_positions, g.key_segments, g.key_active)]
         if not positions_matter:
-            row[0], row[2] = torch.arange(g.query_length), torch.arange(g.key_length)
+            row[0], row[2] = (torch.arange(n, device=g.device) for n in (g.query_length, g.key_length))
         cuts.append(_cut_row(*row, g.causal))
     runs, rest, b = [], [], 0
     for (found, left), same in groupby(cuts):

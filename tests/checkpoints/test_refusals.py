@@ -5,6 +5,7 @@ import torch
 
 import positionlib as pl
 from positionlib.checkpoints import maps
+from tests.refusals import refused
 
 BERT = {"hidden_size": 8, "num_attention_heads": 2, "layer_norm_eps": 1e-12, "max_position_embeddings": 5}
 DEBERTA = {"hidden_size": 8, "num_attention_heads": 2, "layer_norm_eps": 1e-7, "relative_attention": True, "max_relative_positions": 4}
@@ -110,11 +111,20 @@ def test_a_config_that_names_another_model_is_refused(family, changes, field, sa
 
 def test_a_bias_of_another_stack_is_refused():
     _, config, names = FAMILIES["t5"]
-    for bias in (pl.T5Bias(3, 6, 9, bidirectional=False), pl.T5Bias(2, 6, 9, bidirectional=True)):
+    own = dict(bidirectional=True, edge="transformers")
+    for bias in (pl.T5Bias(3, 6, 9, bidirectional=False, edge="transformers"), pl.T5Bias(2, 6, 9, **own), pl.T5Bias(3, 8, 9, **own), pl.T5Bias(3, 6, 12, **own),
+                 pl.T5Bias(3, 6, 9, bidirectional=True), pl.T5Bias(3, 6, 9, **own, score_scale=None)):
         with pytest.raises(pl.PositionContractError, match="first layer"):
             maps.t5_attention(state(*names[:4]), config, bidirectional=True, bias=bias)
     with pytest.raises(pl.PositionContractError, match="relative_attention_bias.weight is unexpected"):
-        maps.t5_attention(state(*names), config, bidirectional=True, bias=pl.T5Bias(3, 6, 9, bidirectional=True))
+        maps.t5_attention(state(*names), config, bidirectional=True, bias=pl.T5Bias(3, 6, 9, **own))
+
+
+@pytest.mark.parametrize("table", [None, torch.zeros(8, 8), torch.nn.Parameter(torch.zeros(8, 4))])
+def test_a_layer_without_its_stacks_table_is_refused(table):
+    """A table of its own would be random."""
+    _, config, names = FAMILIES["deberta"]
+    refused(lambda: maps.deberta_v2_attention(state(*names), config, table), "table")
 
 
 def test_a_range_buffer_that_was_cast_is_refused():

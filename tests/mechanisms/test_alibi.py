@@ -1,5 +1,7 @@
 """ALiBi's forms: what each stores, when they are the same model, and what a shard holds."""
 
+import copy
+
 import pytest
 import torch
 
@@ -77,6 +79,15 @@ def test_learned_slopes_start_at_the_given_ones_and_follow_the_distances():
     back = (torch.arange(5)[:, None] - torch.arange(5)[None]).clamp_min(0)
     want = torch.stack([-m * (upstream[0, h] * back).sum() for h, m in enumerate(module.slopes.tolist())])
     assert torch.allclose(module.log_slopes.grad, want, atol=1e-12)  # dm/dlog m = m
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_half_precision_move_leaves_learned_slopes_alone(dtype):
+    """In bfloat16 the logarithm of 2^-5 would make a slope that is 1 % off, and the exponential would round it once more."""
+    module = pl.ALiBi(8, learned=True)
+    for moved in (copy.deepcopy(module).to(dtype), torch.nn.Sequential(copy.deepcopy(module)).to(dtype)[0]):
+        assert moved.slopes.dtype == torch.float32 and torch.allclose(moved.slopes.double(), pl.alibi_slopes(8), rtol=1e-6)
+    assert copy.deepcopy(module).double().slopes.dtype == torch.float64 and module.to("meta").log_slopes.is_meta
 
 
 @pytest.mark.parametrize("settings, field", [(dict(heads=0), "heads"), (dict(heads=2, form="absolute"), "form"), (dict(heads=2, slopes=torch.ones(3)), "slopes"),

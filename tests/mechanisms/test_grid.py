@@ -1,7 +1,8 @@
 """Grids against loops over cells: traversal, flat and separable tables, what a leading token reads, what the identity tells."""
 
 import copy
-from itertools import product
+import pickle
+from itertools import permutations, product
 
 import pytest
 import torch
@@ -80,6 +81,17 @@ def test_separable_rows_are_made_of_the_axes(compose, traversal):
     assert torch.equal(rows, torch.stack(want)) and rows.shape[-1] == m.d_model
     batched = torch.tensor([[0, 4, 15], [9, 0, 1]])
     assert torch.equal(m(pl.AttentionGeometry(batched, batched), g).rows, rows[batched])
+
+
+@pytest.mark.parametrize("order", list(permutations(["row", "col", "depth"])), ids="-".join)
+def test_channels_stand_in_the_order_in_which_the_tables_are_named(order):
+    """Not in that of the alphabet, in which torch would put the keys of a dict."""
+    m = pl.SeparableGrid({axis: (2, len(axis)) for axis in order}, compose="concatenate")
+    for axis in order:
+        m.weight[axis].data.fill_(len(axis))
+    want = [float(len(axis)) for axis in order for _ in axis]
+    for made in (m, copy.deepcopy(m), pickle.loads(pickle.dumps(m))):
+        assert made.at({axis: torch.tensor([1]) for axis in "row col depth".split()}).rows.tolist() == [want]
 
 
 def test_explicit_coordinates_are_named_and_may_be_batched():
@@ -172,7 +184,10 @@ def test_compiled_and_exported_graphs_and_copies_give_the_same_rows(module):
     (lambda: pl.LearnedGrid(grid(), 0), "d_model"),
     (lambda: pl.SeparableGrid({}, compose="sum"), "tables"), (lambda: pl.SeparableGrid({"row": 3}, compose="sum"), "tables"),
     (lambda: pl.SeparableGrid({"row": (3, 4), "col": (5, 2)}, compose="sum"), "tables"),
-    (lambda: pl.SeparableGrid({"row": (3, 0)}, compose="sum"), "tables.row.width"), (lambda: pl.SeparableGrid(TABLES, compose="product"), "compose"),
+    (lambda: pl.SeparableGrid({"row": (3, 0)}, compose="sum"), "tables.row.width"), (lambda: pl.SeparableGrid({"type": (3, 1)}, compose="sum"), "tables"),
+    (lambda: pl.SeparableGrid({"keys": (3, 1)}, compose="sum"), "tables"), (lambda: pl.SeparableGrid({"a.b": (3, 1)}, compose="sum"), "tables"),
+    (lambda: separable().to("meta")(everyone(grid()), grid()), "geometry"), (lambda: separable().to("meta").at({a: torch.arange(3) for a in TABLES}), "coordinates.row"),
+    (lambda: pl.SeparableGrid(TABLES, compose="product"), "compose"),
     (lambda: separable()(everyone(grid(4)), grid(4)), "grid.sizes.row"), (lambda: separable()(everyone(grid()), pl.Grid({"row": 3}, "row_major")), "grid.axes"),
     (lambda: separable()(everyone(grid()), grid(leading=("cls",))), "grid.leading"),
     (lambda: separable().at({"row": torch.tensor([3]), "col": torch.tensor([0])}), "coordinates.row"),

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import positionlib as pl
+from positionlib.mechanisms.grid_bias import AxisBias
 from tests.refusals import refused
 
 LINE, PAGE = pl.T5Buckets(8, 12), pl.T5Buckets(16, 40)
@@ -101,7 +102,16 @@ def test_a_half_precision_table_gives_a_bias_in_the_asked_dtype():
     assert bias.dtype == torch.float32 and torch.allclose(bias.double(), by_hand(m.double(), torch.arange(4).expand(2, -1)), atol=1e-7)
 
 
-ENCODER = pl.AttentionGeometry.encoder(4)
+def test_tables_are_added_wide_and_rounded_once():
+    m, zero = pl.GridBias(1, {axis: LINE for axis in "abc"}, inside_scale=True), torch.zeros(1, dtype=torch.long)
+    for axis, value in {"a": 256.0, "b": 1.0, "c": 1.0}.items():  # 256 + 1 is 256 in bfloat16
+        m.weight[axis].data.fill_(value)
+    at = {axis: zero for axis in "abc"}
+    assert m(pl.AttentionGeometry(zero, zero), at, at).materialize(zero, zero, torch.bfloat16).tolist() == [[[[258.0]]]]
+
+
+ENCODER, THREE = pl.AttentionGeometry.encoder(4), {axis: c[:1].expand(3, -1) for axis, c in EDGES.items()}
+ROWS = {"x": X[0]}
 
 
 @pytest.mark.parametrize("build, field", [
@@ -113,6 +123,14 @@ ENCODER = pl.AttentionGeometry.encoder(4)
     (lambda: module()(ENCODER, EDGES, {"x": X - 4, "y": Y}), "key_coordinates.x"),
     (lambda: module()(ENCODER, {"x": X[:, :1], "y": Y}, EDGES), "query_coordinates.x"),
     (lambda: module()(pl.AttentionGeometry.cross(4, 4), EDGES, EDGES), "coordinate_frame"),
-    (lambda: module()(ENCODER, EDGES, EDGES).materialize(torch.arange(1), torch.arange(4)), "query_coordinates.x")])
+    (lambda: module()(ENCODER, EDGES, EDGES).materialize(torch.arange(1), torch.arange(4)), "query_coordinates.x"),
+    (lambda: module()(pl.AttentionGeometry(*[torch.arange(4).expand(2, -1)] * 2), EDGES, THREE), "key_coordinates.x"),
+    (lambda: module()(ENCODER, EDGES, THREE), "key_coordinates.x"), (lambda: module()(ENCODER, {"x": X, "y": THREE["y"]}, EDGES), "query_coordinates.y"),
+    (lambda: module({"type": LINE}), "rules"), (lambda: module({"a.b": LINE}), "rules"), (lambda: module().to("meta")(ENCODER, EDGES, EDGES), "geometry"),
+    (lambda: AxisBias(tables={}, rules={}, query_coordinates={}, key_coordinates={}), "rules"),
+    (lambda: AxisBias(tables={"x": torch.ones(2, 8)}, rules={"y": LINE}, query_coordinates=ROWS, key_coordinates=ROWS), "rules"),
+    (lambda: AxisBias(tables={"position": torch.ones(2, 8), "x": torch.ones(1, 8)}, rules={"position": LINE, "x": LINE}, query_coordinates=ROWS,
+                      key_coordinates=ROWS), "tables.x"),
+    (lambda: AxisBias(tables={"x": torch.ones(8, 2)}, rules={"x": LINE}, query_coordinates=ROWS, key_coordinates=ROWS), "tables.x")])
 def test_bad_rules_coordinates_and_frames_are_refused(build, field):
     refused(build, field)

@@ -127,6 +127,7 @@ def test_collisions_of_old_rows_are_not_blamed_on_the_new_ones():
     values = torch.tensor([[1.0], [1.0], [2.0], [3.0], [2.0]])
     assert extension(lambda t, n: values[t], 3, 4).beyond == "continues" and extension(lambda t, n: values[t], 3, 5).beyond == "collides"
     assert extension(lambda t, n: values[t] - 1, 2, 4).growth == math.inf, "all old rows are zero"
+    assert math.isnan(extension(lambda t, n: 0 * values[t], 2, 4).growth), "all rows are zero: none has grown"
 
 
 def test_modules_give_their_rows_to_the_state():
@@ -135,6 +136,8 @@ def test_modules_give_their_rows_to_the_state():
     assert torch.equal(pl.NormalisedCode(3, length="current")(decode).rows, normalised_rows(torch.tensor([4, 5]), 3, length=6))
     assert torch.equal(pl.NormalisedCode(3, length=10)(decode).rows, normalised_rows(torch.tensor([4, 5]), 3, length=10))
     assert pl.BinaryCode(3)(decode).rows.tolist() == [[1, 0, 0], [1, 0, 1]]
+    for length in ("current", 10):
+        assert pl.NormalisedCode(3, length=length)(pl.AttentionGeometry.encoder(0)).rows.shape == (0, 3)
     for module in (pl.IntegerCode(2), pl.NormalisedCode(2, length=9), pl.BinaryCode(2)):
         term = module(causal)
         x = term.add_to(torch.ones(2, 3, 2, dtype=torch.bfloat16))

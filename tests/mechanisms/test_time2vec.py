@@ -155,6 +155,16 @@ def test_a_checkpoint_says_what_its_weights_mean(change, field):
     refused(lambda: module(**change).load_state_dict(saved), field)
 
 
+def test_a_checkpoint_that_was_cast_whole_is_refused():
+    refused(lambda: module().load_state_dict({name: t.half() for name, t in module().state_dict().items()}), "_extra_state")
+    for other in (torch.tensor([1, 2], dtype=torch.uint8), torch.tensor(list(b"[]"), dtype=torch.uint8), torch.zeros(2, dtype=torch.uint8, device="meta"), None):
+        refused(lambda: module().load_state_dict({**module().state_dict(), "_extra_state": other}), "_extra_state")
+
+
+def test_times_on_another_device_are_refused():
+    refused(lambda: module().to("meta")(stamps([NOW])), "times")
+
+
 def test_compiled_rows_equal_eager_ones():
     class Timed(torch.nn.Module):
         def __init__(self):

@@ -81,6 +81,7 @@ MUTATIONS = [
     Mutation("transport sorts downwards", "positionlib/transport.py", "cls.permute(keys.argsort(", "cls.permute((-keys).argsort(", "tests/test_transport.py"),
     Mutation("transport joins blocks in the other corner", "positionlib/transport.py", "before=sum(lengths[:i]), after=sum(lengths[i + 1 :])", "before=sum(lengths[i + 1 :]), after=sum(lengths[:i])", "tests/test_transport.py"),
     Mutation("transport lets joined parts read one another", "positionlib/transport.py", "pad=first.across) for fields", "pad=True) for fields", "tests/test_transport.py"),
+    Mutation("transport joins parts that lack each other's rows", "positionlib/transport.py", "_check_sizes(part, None)", "pass", "tests/test_transport.py"),
     Mutation("transport forgets the rows of another length", "positionlib/transport.py", "require(all(n == length for a, n in", "require(True or all(n == length for a, n in", "tests/test_transport.py"),
     Mutation("batch slice keeps all padding", "positionlib/geometry.py", "value.ndim == 2 + (f.name == \"allowed\")", "value.ndim == 9", "tests/test_geometry.py"),
 ]

@@ -85,6 +85,17 @@ def test_what_lies_in_padding_costs_neither_the_result_nor_the_fast_path(name):
     assert (name == "left padded") == ("no run" in str(refused_by_sdpa(q, *spoiled, module(geometry), geometry)))
 
 
+@pytest.mark.parametrize("name", ["t5 causal", "rotary", "shaw", "transformer-xl", "deberta released"])
+def test_a_default_device_of_the_caller_changes_nothing(name):
+    module = mechanism((SHORT | LONG)[name])
+    for geometry in (RUNS["causal"], RUNS["packed"], OTHERS["left padded"]):
+        want = outcome("blocked", module, geometry, inputs(geometry))[0]
+        q, k, v = inputs(geometry)
+        with torch.device("meta"):
+            seen = pl.attend(q, k, v, module(geometry), geometry, backend="blocked")
+        assert seen.device.type == "cpu" and torch.equal(seen.detach(), want)
+
+
 def refused_by_sdpa(*call) -> str | None:
     try:
         pl.attend(*call, backend="sdpa")

@@ -121,6 +121,26 @@ def test_a_second_derivative_is_refused():
         torch.autograd.grad(out.sum(), q, create_graph=True)
 
 
+@pytest.mark.parametrize("backend", ["sdpa", "blocked"])
+def test_a_batch_of_gradients_is_refused_and_a_callers_autocast_does_not_round_one(backend):
+    geometry, weights = RUNS["encoder"], torch.ones(2, H, N, D, dtype=torch.float32)
+    q, k, v = inputs(geometry, torch.float32)
+    out = pl.attend(q, k, v, None, geometry, backend=backend)
+    for batched in (lambda: torch.autograd.grad(out, q, weights[None], is_grads_batched=True, retain_graph=True),
+                    lambda: torch.func.vmap(lambda w: torch.autograd.grad(out, q, w, retain_graph=True)[0])(weights[None])):
+        with pytest.raises(pl.UnsupportedPositionContract, match="batch of gradients"):
+            batched()
+    want = torch.autograd.grad(out, (q, k, v), weights, retain_graph=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert all(map(torch.equal, torch.autograd.grad(out, (q, k, v), weights), want))
+
+
+@pytest.mark.parametrize("backend", ["sdpa", "blocked", "eager"])
+def test_no_heads_are_no_rows(backend):
+    q, k = torch.zeros(1, 0, 5, D), torch.zeros(1, 1, 5, D)
+    assert pl.attend(q, k, k, pl.ALiBi(2, head_ids=[])(pl.AttentionGeometry.causal_self(5)), pl.AttentionGeometry.causal_self(5), backend=backend).shape == q.shape
+
+
 def large() -> list[torch.Tensor]:
     return [torch.randn(1, 2, 200, 64) for _ in range(3)]
 
