@@ -58,13 +58,13 @@ def _panels(trained: str, served: str, side: str, pads: int):
     for column, (token, number) in enumerate(zip(mask, got)):
         if token:
             same = number == due[k]
-            rows.append([column, TOKENS[k], 1, due[k], number, "same" if same else f"moved by {number - due[k]:+d}"])
+            rows.append([column, TOKENS[k], due[k], number, "same" if same else f"{number - due[k]:+d}"])
             wrong += [] if same else [column]
             k += 1
         else:
-            rows.append([column, "pad", 0, "–", number, "hidden by the mask"])
+            rows.append([column, "pad", "–", number, "hidden"])
     read = sorted({number for token, number in zip(mask, got) if not token})
-    return [Table("One row of the batch", ["column", "token", "mask", "trained on", "served with", ""], rows, highlight=wrong),
+    return [Table("One row of the batch", ["column", "token", "trained", "served", "moved"], rows, highlight=wrong),
             Badges([Badge("tokens on another coordinate", f"{len(wrong)} of {len(TOKENS)}", "bad" if wrong else "ok"),
                     Badge("padding reads", ", ".join(map(str, read)) or "nothing: no padding"),
                     Badge("next token due", due[-1] + 1)])]
