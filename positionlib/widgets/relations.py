@@ -67,7 +67,7 @@ def _caption(call, k, sign):
     return text + f" The most used row collects {most} pairs."
 
 
-def relation_classes(distances: tuple[int, ...] = (1, 2, 3, 5)) -> Explorer:
+def relation_classes(distances: tuple[int, ...] = (1, 2, 3, 7)) -> Explorer:
     """Which rows of a relation table receive a gradient? At rest: a causal layer of eight rows with k = 2, whose future rows get none."""
     return Explorer(
         name="relation-classes", title="Relation classes", question="Which rows of the table receive a gradient?",

@@ -27,4 +27,9 @@ MUTATIONS = [
     Mutation("rest left out", f"{R}/cpu.py", 'for row, rows in self.plan.rest:', 'for row, rows in ():', f"{U}/test_blocks.py"),
     Mutation("small calls leave the reference", f"{R}/cpu.py", '< SMALL', '< 0', f"{U}/test_sdpa.py"),
     Mutation("auto forgets compilers", f"{R}/cpu.py", 'if torch.compiler.is_compiling() or torch.jit.is_tracing():', 'if False:', f"{U}/test_sdpa.py"),
+    Mutation("part keeps its own unit", f"{R}/partial.py", 'a.l * from_a + b.l * from_b', 'a.l + b.l', f"{U}/test_partial.py"),
+    Mutation("part's output not rescaled", f"{R}/partial.py", 'a.o * from_a + b.o * from_b', 'a.o + b.o', f"{U}/test_partial.py"),
+    Mutation("empty part is NaN", f"{R}/partial.py", 'return m.masked_fill(m == -math.inf, 0.0)', 'return m', f"{U}/test_partial.py"),
+    Mutation("part reads hidden keys", f"{R}/partial.py", 'hidden = scores.masked_fill(~visible, -math.inf)', 'hidden = scores', f"{U}/test_partial.py"),
+    Mutation("part hides by a large number", f"{R}/partial.py", 'hidden = scores.masked_fill(~visible, -math.inf)', 'hidden = scores.masked_fill(~visible, -1e4)', f"{U}/test_partial.py"),
 ]
