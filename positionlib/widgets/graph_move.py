@@ -22,6 +22,7 @@ CONTENT = torch.tensor([[3.0], [0.0], [1.0], [5.0]], dtype=torch.float64)
 
 @cache
 def graph(kind: str) -> Graph:
+    """One of the four-node graphs, its edges in both directions."""
     edges = GRAPHS[kind][1]
     return Graph.from_edges(4, [*edges, *((b, a) for a, b in edges)])
 
