@@ -75,7 +75,7 @@ def attend(q: Float[Tensor, "B H Q D"], k: Float[Tensor, "B Hkv K D"], v: Float[
     _check_call(q, k, v, term, geometry)
     if scale is None:
         scale = term.score_scale if term is not None and term.score_scale is not None else 1.0 / math.sqrt(q.shape[-1])
-    require(is_finite_number(scale), "scale", scale, "a finite number", "Leave it out for the term's own scale.")
+    require(torch.compiler.is_compiling() or is_finite_number(scale), "scale", scale, "a finite number", "Leave it out for the term's own scale.")
     # Autocast would run products in half precision.
     with torch.autocast("cpu" if q.is_meta else q.device.type, enabled=False):
         out, trace = _run(q, k, v, term, geometry, float(scale), backend, return_trace)

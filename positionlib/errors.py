@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import operator
 
+import torch
+
 
 class PositionContractError(ValueError):
     """A call, a mechanism or a term was given something its contract does not allow.
@@ -51,9 +53,12 @@ def require(condition: bool, field: str, value: object, expected: str, remedy: s
 
 def whole_number(value: object) -> int | None:
     """``value`` as an int, or None when it is not one: a boolean, a float, or what no int64 holds."""
+    if isinstance(value, torch.SymInt):  # a length that is traced: to read it would fix it in the graph
+        return value
     try:
         # bool is an int, and so is the dtype of a one-element boolean tensor; a tensor on meta has no value.
-        whole = None if isinstance(value, bool) or str(getattr(value, "dtype", "")).endswith("bool") else operator.index(value)
+        boolean = type(value) is not int and (isinstance(value, bool) or str(getattr(value, "dtype", "")).endswith("bool"))
+        whole = value if type(value) is int else None if boolean else operator.index(value)
     except (TypeError, RuntimeError):
         return None
     return None if whole is None or not -(2**63) <= whole < 2**63 else whole

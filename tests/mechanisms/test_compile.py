@@ -134,6 +134,31 @@ def test_an_exported_layer_is_the_layer_at_every_length(case):
             assert torch.allclose(exported(*arguments), layer(*arguments), atol=1e-6)
 
 
+class OwnGeometry(nn.Module):
+    """Attention whose geometry and code take their length from the state's own shape, inside the graph."""
+
+    def __init__(self, build) -> None:
+        super().__init__()
+        self.build, self.code = build, pl.NormalisedCode(MODEL, length="current")
+        self.bias = pl.T5Bias(1, 8, 20, bidirectional=build == pl.AttentionGeometry.encoder)
+
+    def forward(self, x):
+        geometry = self.build(x.shape[1])
+        x = self.code(geometry).add_to(x)[:, None]
+        return pl.attend(x, x, x, self.bias(geometry), geometry)
+
+
+@pytest.mark.parametrize("build", [pl.AttentionGeometry.causal_self, pl.AttentionGeometry.encoder], ids=["causal", "encoder"])
+def test_a_length_that_is_read_from_a_shape_stays_free(build):
+    layer, n = OwnGeometry(build), torch.export.Dim("n", min=2, max=LENGTH)
+    states = [torch.randn(2, length, MODEL) for length in (LENGTH, 5, 7)]
+    with torch.no_grad():
+        exported = torch.export.export(layer, (states[0],), dynamic_shapes={"x": {1: n}}).module()
+        torch._dynamo.reset()
+        for run in (exported, torch.compile(layer, backend="eager", fullgraph=True, dynamic=True)):
+            assert all(torch.allclose(run(x), layer(x), atol=1e-6) for x in states)
+
+
 def compiled(function):
     torch._dynamo.reset()
     return torch.compile(function, fullgraph=True, backend="eager")
