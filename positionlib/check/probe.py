@@ -128,7 +128,8 @@ class _Session:
             positions = self.kind.ids(active, active.shape[1] - ids.shape[1]) + shift
         layers, cache = self.step(input_ids=ids, attention_mask=active.long(), position_ids=positions if reads else None, segment_ids=segments, cache=cache)
         states = len(layers) > 0 and all(layer.is_floating_point() and layer.shape[:2] == ids.shape for layer in layers)
-        require(states, "layers", [(layer.dtype, tuple(layer.shape)) for layer in layers], f"floating-point states [{ids.shape[0]}, {ids.shape[1]}, D]", "Return the state of every token, batch first.")
+        require(states, "layers", [(layer.dtype, tuple(layer.shape)) for layer in layers],
+                f"floating-point states [{ids.shape[0]}, {ids.shape[1]}, D]", "Return the state of every token, batch first.")
         self.unit = max(torch.finfo(layer.dtype).eps for layer in layers)
         return [layer.double() for layer in layers], cache
 

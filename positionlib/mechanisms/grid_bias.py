@@ -47,7 +47,8 @@ class AxisBias(ScoreBias):
         require(len(axes) > 0 and axes == self.rules.keys(), "rules", sorted(self.rules), f"the axes of the tables {sorted(axes)}", "One rule reads one table.")
         for axis, table in self.tables.items():
             shape = (self.heads, self.rules[axis].num_classes)
-            require(table.shape == shape, f"tables.{axis}", table, f"{list(shape)}, [heads, buckets]", "One head's numbers would serve all, or a bucket have none.")
+            require(table.shape == shape, f"tables.{axis}", table, f"{list(shape)}, [heads, buckets]",
+                    "One head's numbers would serve all, or a bucket have none.")
 
     @property
     def heads(self) -> int:
