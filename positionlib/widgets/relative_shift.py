@@ -60,7 +60,7 @@ def _compute(memory: int, side: str, name: str) -> list:
 def _caption(memory: int, side: str, name: str) -> str:
     queries = KEYS - memory
     if name == "compact":
-        return f"{queries} {'query' if queries == 1 else 'queries'} behind a memory of {memory}: column c holds distance {KEYS - 1} − c in every row. No column is a key yet."
+        return f"{queries} {'query' if queries == 1 else 'queries'} behind a memory of {memory}: column c holds distance {KEYS - 1} − c in every row. No column is a key yet; zeros go {'in front' if side == 'front' else 'behind'} next."
     if name == "pad":
         return f"A column of zeros {'in front of' if side == 'front' else 'behind'} the distances. Nothing has moved."
     if name == "reshape":
