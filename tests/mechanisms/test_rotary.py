@@ -191,3 +191,15 @@ def test_rows_that_are_not_contiguous_and_no_rows():
     term, x = built("half_split"), normal(1, 4, 2, 8).transpose(1, 2)
     assert torch.equal(term.rotate(x, torch.arange(4)), term.rotate(x.contiguous(), torch.arange(4)))
     assert term.rotate(x[:, :, :0], torch.arange(0)).shape == (1, 2, 0, 8)
+
+
+@pytest.mark.parametrize("pairing, pairs", [("interleaved", ((0, 1), (2, 3))), ("half_split", ((0, 2), (1, 3)))])
+def test_the_hand_case_stays_whole(pairing, pairs):
+    q, k, term = pl.rotation.hand_case(pairing)
+    assert q.tolist() == [1, 0, 1, 0] and k.tolist() == [2, 1, 1, 0]
+    for t in range(-3, 5):
+        want = list(k)
+        for (a, b), turn in zip(pairs, (1j, -1)):
+            z = complex(k[a], k[b]) * turn**t
+            want[a], want[b] = z.real, z.imag
+        assert at(term, k[None, None, None], t)[0, 0, 0].tolist() == pytest.approx([round(float(v)) for v in want], abs=1e-14)
