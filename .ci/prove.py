@@ -39,7 +39,7 @@ STEPS = [
     Step("chapters, re-executed twice", [PYTHON, "book/tools/execute.py", "--check", "chapters"]),
     Step("book", ["make", "--no-print-directory", "book"]),
     Step("links of the built pages", [PYTHON, "book/tools/links.py", "_build/html"]),
-    Step("built pages in a browser", pytest("-m", "browser", "tests/browser")),
+    Step("built pages in a browser", pytest("-m", "browser", "-n", "2", "--dist", "loadfile", "tests/browser")),
 ]
 MORE = [
     Step("slow tests", pytest("-m", "slow", "-n", "2", "--dist", "loadfile"), limit=3600),
