@@ -90,7 +90,7 @@ def _check_additions(answer) -> None:
 register(Exercise(
     id="0x0A.3", kind="build", minutes=4,
     prompt="Write `additions(batch, length, width, layers, every_layer)`: the scalar additions of positions in one call, for a model that adds its rows once "
-           "before the first layer, or (`every_layer`) to the input of every layer, as DETR does for its queries and keys.",
+           "before the first layer, or (`every_layer`) once in every layer, as DETR's encoder does for its queries and keys.",
     hint="One scalar sum for each number of the state, each time that rows are added.", check=_check_additions, solution=additions,
     wrong_answers={"always": (_always_layers, "Depth does not enter"), "never": (_never_layers, "pays in every layer"),
                    "batch": (_no_batch, "each sequence's state"), "square": (_square, "belongs to scores")}))
