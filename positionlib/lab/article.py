@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cache
+from html import escape
 
 from positionlib.errors import require, require_choice
-from positionlib.lab.registry import Demonstration, get, verify
+from positionlib.lab.registry import Demonstration, cases, get, verify
+from positionlib.sections import SECTIONS
 
 # Groups in the article's order, and how many failures it names in each; the last group is 0x07's.
 GROUPS = {"addition": 8, "layout": 5, "ids": 4, "table": 4, "padding": 4, "media": 7, "cache": 2, "relative": 8, "structured": 3, "migration": 6}
@@ -88,6 +90,47 @@ def guard_table() -> tuple[GuardRow, ...]:
     return tuple(GuardRow(*row) for row in _TABLE)
 
 
+class Listing:
+    """A table for a page: HTML that scrolls sideways where it is too wide, and plain text elsewhere. ``folded`` puts it behind a summary."""
+
+    def __init__(self, columns: tuple[str, ...], rows: list[tuple[str, ...]], *, folded: str = "") -> None:
+        self.columns, self.rows, self.folded = columns, rows, folded
+
+    def __str__(self) -> str:
+        return "\n".join(" | ".join(row) for row in ((self.columns,) if not self.folded else ((self.folded,), self.columns)) + tuple(self.rows))
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        head = "".join(f'<th scope="col">{escape(name)}</th>' for name in self.columns)
+        body = "".join(f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in row)}</tr>" for row in self.rows)
+        table = f'<div style="overflow-x:auto" tabindex="0"><table class="table"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+        return f"<details><summary>{escape(self.folded)}</summary>{table}</details>" if self.folded else table
+
+
+class Listings(list):
+    """Several listings, one under the other."""
+
+    def __repr__(self) -> str:
+        return "\n\n".join(map(str, self))
+
+    def _repr_html_(self) -> str:
+        return "".join(listing._repr_html_() for listing in self)
+
+
+def guard_listing() -> Listing:
+    """The failure-to-guard table from its rows. Where a shape survives is counted over the row's cases."""
+    return Listing(("failure", "shape kept", "guard", "oracle", "cases"),
+                   [(row.failure, "{} of {}".format(*row.survives), row.guard, row.oracle, ", ".join(row.cases)) for row in guard_table()])
+
+
+def index() -> Listings:
+    """Every registered failure, chapter by chapter: kind, title, guard and case."""
+    found = [(section, cases(section=section)) for section in SECTIONS]
+    return Listings(Listing(("kind", "failure", "guard", "case"), [(c.kind.replace("_", " "), c.title, c.guard_name, c.id.partition(".")[2]) for c in own],
+                            folded=f"{section}: {len(own)} failure{'s' * (len(own) != 1)}") for section, own in found if own)
+
+
 _LINES: dict[str, list[tuple[str, ...]]] = {
     "addition": [
         ("a proof stretched over a mask", "Equivariance is proved without a mask, and claimed of a layer whose causal mask stays in place.",
@@ -155,7 +198,7 @@ _LINES: dict[str, list[tuple[str, ...]]] = {
         ("a vector for every pair", "The table is small, the expanded tensor is not.", "0x09B.expanded-vectors"),
         ("heads in another order", "A per-head bias stays where it was while the heads moved.", "0x0C.head-order", "0x09C.sorted-slopes", "0x09C.shard-slopes"),
         ("a prefix stored under other rules", "The tokens are the same; scheme, origin or release of the keys is not.",
-         "0x0C.prefix-scheme", "0x0C.prefix-origin", "0x02A.old-release-cache"),
+         "0x0C.prefix-scheme", "0x0C.prefix-origin", "0x0C.prefix-adapter", "0x02A.old-release-cache"),
         ("segment memory taken for a KV cache", "Memory holds hidden states without gradient; keys of an earlier step are another object.",
          "0x09D.memory-as-kv-cache", "0x09D.memory-gradient"),
     ],
@@ -204,5 +247,5 @@ _TABLE = [
      ("tests/checkpoints/test_refusals.py", "tests/checkpoints/test_maps.py"),
      ("0x09C.transposed-table", "0x09D.paper-index", "0x09C.divided-t5", "0x0D.grouped-heads", "0x08.mixed-conventions", "0x09D.lost-cls")),
     ("cache reused across identities", "key caches by family, origin, offsets, segments, backend and release", "positional-call manifest",
-     ("tests/test_identity.py",), ("0x0C.prefix-scheme", "0x0C.prefix-origin", "0x02A.old-release-cache", "0x07.old-cache")),
+     ("tests/test_identity.py",), ("0x0C.prefix-scheme", "0x0C.prefix-origin", "0x0C.prefix-adapter", "0x02A.old-release-cache", "0x07.old-cache")),
 ]

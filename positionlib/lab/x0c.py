@@ -130,10 +130,10 @@ def _reading(keys: Float[Tensor, "3 4"], query: Float[Tensor, "4"], term: SlopeB
     return attend(query[None, None, None], k, k, term, geometry, return_trace=True)[1].probabilities[0, 0, 0]
 
 
-def prefix_call(request: str, *, method: dict[str, Any], first: int = 0) -> PositionCall:
+def prefix_call(request: str, *, method: dict[str, Any], first: int = 0, adapter: str | None = None) -> PositionCall:
     """The prefill of three prefix tokens whose first one stands at ``first``."""
     return PositionCall.padded([[1, 1, 1]], causal=True, first_position=first, request_id=request, release_id="r1", checkpoint_id="c1",
-                               method=method, heads=1)
+                               method=method, heads=1, adapter_id=adapter)
 
 
 ROWS_ADDED: dict[str, Any] = {"family": "fixed_abs", "state_object": "sinusoidal"}
@@ -158,6 +158,22 @@ register(Failure(
     source="article 0x0C, reusing a prefix cache across origins; MemTensor/MemOS#2315 (with rotations)",
     broken_subject=lambda: (prefix_call("a", method=ROWS_ADDED), prefix_call("b", method=ROWS_ADDED, first=4)),
     right_subject=lambda: (prefix_call("a", method=ROWS_ADDED, first=4), prefix_call("b", method=ROWS_ADDED, first=4))))
+
+ADAPTERS = {"a": torch.eye(4, dtype=torch.float64), "b": torch.eye(4, dtype=torch.float64).flip(0)}  # what each adds to the key projection
+
+
+def _adapted(stored_by: str) -> Float[Tensor, "3"]:
+    """Weights over a prefix whose keys were made under one adapter, W_K = 2 + what it adds. Scores are whole bits: 3, 0, 3 or 3, 0, 2."""
+    keys = PREFIX @ (2 * torch.eye(4, dtype=torch.float64) + ADAPTERS[stored_by])
+    return _reading(keys, torch.tensor([2 * math.log(2), 0, 0, 0], dtype=torch.float64), None)
+
+
+register(Failure(
+    id="0x0C.prefix-adapter", section=SECTION, kind="wrong_answer", title="A prompt cache is found by its tokens, and was written under another adapter",
+    broken=lambda: _adapted("a"), right=lambda: _adapted("b"), guard=check_prefix, guard_name="cache-identity",
+    source="ggml-org/llama.cpp#26207; article 0x0C, cache reuse across coordinate identities",
+    broken_subject=lambda: (prefix_call("1", method=ROWS_ADDED, adapter="a"), prefix_call("2", method=ROWS_ADDED, adapter="b")),
+    right_subject=lambda: (prefix_call("1", method=ROWS_ADDED, adapter="b"), prefix_call("2", method=ROWS_ADDED, adapter="b"))))
 
 # --- cases: head order ----------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ _HOME = {
     "use_style": "style",
     "bucket_plot": "buckets",
     "row_coverage": "coverage",
+    "failure_explorer": "failures",
     "graph_move": "graph_move",
     "grid_traversal": "grid_traversal",
     "sinusoidal_heatmap": "heatmap",
