@@ -124,6 +124,12 @@ def guard_listing() -> Listing:
                    [(row.failure, "{} of {}".format(*row.survives), row.guard, row.oracle, ", ".join(row.cases)) for row in guard_table()])
 
 
+def line_listings() -> Listings:
+    """The article's failures, group by group: what goes wrong, and the cases that show it."""
+    return Listings(Listing(("failure", "what goes wrong", "cases"), [(line.name, line.wrong, ", ".join(line.cases)) for line in lines() if line.group == group],
+                            folded=f"{group}: {count} failures") for group, count in GROUPS.items())
+
+
 def index() -> Listings:
     """Every registered failure, chapter by chapter: kind, title, guard and case."""
     found = [(section, cases(section=section)) for section in SECTIONS]

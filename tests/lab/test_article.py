@@ -8,7 +8,7 @@ import pytest
 from positionlib import lab
 from positionlib.errors import PositionContractError
 from positionlib.lab import article
-from positionlib.lab.article import GROUPS, GuardRow, Line, Listing, guard_listing, guard_table, index, lines
+from positionlib.lab.article import GROUPS, GuardRow, Line, Listing, guard_listing, guard_table, index, line_listings, lines
 
 ROOT = Path(__file__).parents[2]
 # One word of each failure that section 0x0C names, group by group, then of the six rows of 0x07's table.
@@ -101,6 +101,7 @@ def test_the_index_lists_every_case_and_the_table_every_row():
     assert {f"{section}.{slug}" for section, slug in listed} == {case.id for case in lab.cases()}
     assert [row[0] for row in guard_listing().rows] == [row.failure for row in guard_table()]
     assert guard_listing().rows[4][1] == "2 of 3" and str(guard_listing()).count("\n") == 13
+    assert [row[0] for listing in line_listings() for row in listing.rows] == [line.name for line in lines()]
     page = index()._repr_html_()
     assert page.count("<tr>") == len(lab.cases()) + len(index()) and page.count("<details>") == len(index())
     titled = Listing(("a",), [("x < y & z",)])._repr_html_()
