@@ -91,20 +91,24 @@ def guard_table() -> tuple[GuardRow, ...]:
 
 
 class Listing:
-    """A table for a page: HTML that scrolls sideways where it is too wide, and plain text elsewhere. ``folded`` puts it behind a summary."""
+    """A table for a page: HTML that scrolls sideways where it is too wide, and plain text elsewhere; a line break in a cell is kept.
+
+    ``folded`` puts the table behind a summary of that text.
+    """
 
     def __init__(self, columns: tuple[str, ...], rows: list[tuple[str, ...]], *, folded: str = "") -> None:
         self.columns, self.rows, self.folded = columns, rows, folded
 
     def __str__(self) -> str:
-        return "\n".join(" | ".join(row) for row in ((self.columns,) if not self.folded else ((self.folded,), self.columns)) + tuple(self.rows))
+        return "\n".join(" | ".join(row).replace("\n", "; ") for row in ((self.columns,) if not self.folded else ((self.folded,), self.columns)) + tuple(self.rows))
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
         head = "".join(f'<th scope="col">{escape(name)}</th>' for name in self.columns)
-        body = "".join(f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in row)}</tr>" for row in self.rows)
-        table = f'<div style="overflow-x:auto" tabindex="0"><table class="table"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+        cells = [[escape(text).replace("\n", "<br>").replace(".", ".<wbr>") for text in row] for row in self.rows]
+        body = "".join(f"<tr>{''.join(f'<td>{text}</td>' for text in row)}</tr>" for row in cells)
+        table = f'<div style="overflow-x:auto;font-size:0.85em" tabindex="0"><table class="table dataframe"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
         return f"<details><summary>{escape(self.folded)}</summary>{table}</details>" if self.folded else table
 
 
@@ -120,13 +124,14 @@ class Listings(list):
 
 def guard_listing() -> Listing:
     """The failure-to-guard table from its rows. Where a shape survives is counted over the row's cases."""
-    return Listing(("failure", "shape kept", "guard", "oracle", "cases"),
-                   [(row.failure, "{} of {}".format(*row.survives), row.guard, row.oracle, ", ".join(row.cases)) for row in guard_table()])
+    return Listing(("failure", "guard", "oracle, and cases that ran"),
+                   [(f"{row.failure}\nshape kept: {row.survives[0]} of {row.survives[1]}", row.guard, "\n".join((row.oracle, *row.cases)))
+                    for row in guard_table()])
 
 
 def line_listings() -> Listings:
     """The article's failures, group by group: what goes wrong, and the cases that show it."""
-    return Listings(Listing(("failure", "what goes wrong", "cases"), [(line.name, line.wrong, ", ".join(line.cases)) for line in lines() if line.group == group],
+    return Listings(Listing(("failure", "what goes wrong", "cases"), [(line.name, line.wrong, "\n".join(line.cases)) for line in lines() if line.group == group],
                             folded=f"{group}: {count} failures") for group, count in GROUPS.items())
 
 

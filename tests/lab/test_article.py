@@ -40,7 +40,7 @@ def test_every_line_is_shown_by_cases_that_exist_and_0x0C_has_no_idle_case():
 
 @pytest.mark.parametrize("line", lines(), ids=lambda line: line.name)
 def test_the_first_case_of_every_line_verifies(line):
-    lab.verify(line.cases[0])
+    assert lab.verify(line.cases[0]).guard_message
 
 
 def test_the_table_has_the_articles_rows_and_each_guard_was_run_on_both_sides():
@@ -99,10 +99,11 @@ def test_reports_name_a_repository_and_a_number():
 def test_the_index_lists_every_case_and_the_table_every_row():
     listed = {(listing.folded.partition(":")[0], row[-1]) for listing in index() for row in listing.rows}
     assert {f"{section}.{slug}" for section, slug in listed} == {case.id for case in lab.cases()}
-    assert [row[0] for row in guard_listing().rows] == [row.failure for row in guard_table()]
-    assert guard_listing().rows[4][1] == "2 of 3" and str(guard_listing()).count("\n") == 13
+    assert [row[0].partition("\n")[0] for row in guard_listing().rows] == [row.failure for row in guard_table()]
+    assert guard_listing().rows[4][0].endswith("shape kept: 2 of 3") and str(guard_listing()).count("\n") == 13
+    assert [row[2].split("\n") for row in guard_listing().rows] == [[row.oracle, *row.cases] for row in guard_table()]
     assert [row[0] for listing in line_listings() for row in listing.rows] == [line.name for line in lines()]
     page = index()._repr_html_()
     assert page.count("<tr>") == len(lab.cases()) + len(index()) and page.count("<details>") == len(index())
-    titled = Listing(("a",), [("x < y & z",)])._repr_html_()
-    assert "x &lt; y &amp; z" in titled and "overflow-x:auto" in titled
+    titled = Listing(("a",), [("x < y & z\nw",)])._repr_html_()
+    assert "x &lt; y &amp; z<br>w" in titled and "overflow-x:auto" in titled
