@@ -6,6 +6,7 @@ Convention of the section: offsets are key minus query, a mask is True where a k
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -55,7 +56,7 @@ def check_mode(rule: T5Buckets) -> None:
     T5Bias(1, rule.num_buckets, rule.max_distance, bidirectional=rule.bidirectional)(CAUSAL)
 
 
-def check_slopes(slopes: Float[Tensor, " H"], heads: int, head_ids: range | None = None) -> None:
+def check_slopes(slopes: Float[Tensor, " H"], heads: int, head_ids: Sequence[int] | None = None) -> None:
     """Refuse slopes that are not those of these heads, in this order, of a model with ``heads`` heads in all."""
     ids = list(range(heads) if head_ids is None else head_ids)
     wanted = alibi_slopes(heads)[ids]

@@ -11,6 +11,7 @@ _HOME = {
     "bucket_plot": "buckets",
     "row_coverage": "coverage",
     "rotation_dial": "dial",
+    "failure_explorer": "failures",
     "graph_move": "graph_move",
     "grid_traversal": "grid_traversal",
     "sinusoidal_heatmap": "heatmap",
