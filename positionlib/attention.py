@@ -259,7 +259,8 @@ def choose(q: Float[Tensor, "B H Q D"], k: Float[Tensor, "B Hkv K D"], v: Float[
 
 
 def _unsupported(backend: str, refused: Refusal) -> UnsupportedPositionContract:
-    return UnsupportedPositionContract("backend", backend, "a call that it admits", f"{refused.why}. Use backend='eager'.", refused.missing)
+    named = ", ".join(sorted(refused.missing))
+    return UnsupportedPositionContract("backend", backend, "a call that it admits", f"{refused.why} (missing: {named}). Use backend='eager'.", refused.missing)
 
 
 def _run(choice, q, k, v, term, geometry, scale) -> tuple[Tensor, AttendTrace]:

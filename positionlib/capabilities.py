@@ -31,16 +31,17 @@ ON_A_LINE = {"bias": BIAS, "query_rows": QUERY_SCORE, "key_rows": KEY_SCORE, "va
 
 
 class Refusal(NamedTuple):
-    """Why a backend does not take a call: ``why`` in words, and what it lacks, by name or as a term whose needs it lacks."""
+    """Why a backend does not take a call: ``why`` in words, and what it lacks: ``names``, and the needs of ``term`` but for what it ``has``."""
 
     why: str
     names: tuple[str, ...] = ()
     term: Term | None = None
+    has: tuple[str, ...] = ()
 
     @property
     def missing(self) -> frozenset[str]:
         """Names of the capabilities that the backend lacks; none where the call alone is at fault (too small, traced)."""
-        return frozenset(self.names) | of_term(self.term)
+        return frozenset(self.names) | (of_term(self.term) - set(self.has))
 
 
 def of_term(term: Term | None) -> frozenset[str]:

@@ -6,7 +6,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from positionlib import kernels
-from positionlib.capabilities import OPEN_CLASSES, ROUNDED_BIAS, Refusal
+from positionlib.capabilities import BIAS, CAUSAL, OPEN_CLASSES, Refusal
 from positionlib.geometry import AttentionGeometry
 from positionlib.terms import ClassBias, ScoreBias, SlopeBias, Term, VisibilityOnly
 
@@ -17,9 +17,9 @@ def refusal(q: Float[Tensor, "B H Q D"], k: Float[Tensor, "B Hkv K D"], v: Float
             geometry: AttentionGeometry) -> Refusal | None:
     """None when the fused kernel admits this call, else the reason, naming what is missing."""
     if not isinstance(term, FUSED_TERMS):
-        return Refusal(f"no fused form of {type(term).__name__}", term=term)
+        return Refusal(f"no fused form of {type(term).__name__}", term=term, has=(CAUSAL, BIAS))
     if isinstance(term, SlopeBias) and term.rounded is not None:
-        return Refusal(f"slopes rounded to {term.rounded}: the kernel keeps them in float32", (ROUNDED_BIAS,))
+        return Refusal(f"slopes rounded to {term.rounded}: the kernel keeps them in float32", term=term, has=(CAUSAL, BIAS))
     if isinstance(term, ClassBias) and not hasattr(term.rule, "max_distance"):
         return Refusal(f"{type(term.rule).__name__} names no distance beyond which its classes stay the same", (OPEN_CLASSES,))
     return kernels.refusal(q, k, v, kind=_kind(term), allowed=geometry.allowed)

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from positionlib.capabilities import FAR, FREE, SCATTERED, UNBOUNDED, Refusal
+from positionlib.capabilities import BIAS, CAUSAL, FAR, FREE, KEY_BIAS, SCATTERED, UNBOUNDED, Refusal
 from positionlib.geometry import AttentionGeometry
 from positionlib.rotation import QKTransform
 from positionlib.terms import ByOffset, Term, VisibilityOnly
@@ -64,7 +64,7 @@ def plan(q: Float[Tensor, "B H Q D"], k: Float[Tensor, "B H K D"], v: Float[Tens
     offsets = torch.arange(low, low + width, device=q.device)
     by_offset = ByOffset() if term is None else term.by_offset(offsets, scale, q.dtype)
     if by_offset is None:
-        return Refusal(f"{type(term).__name__} depends on more than the offset", term=term)
+        return Refusal(f"{type(term).__name__} depends on more than the offset", term=term, has=(CAUSAL, BIAS, KEY_BIAS))
     if not _fits(by_offset, q, v, width):
         return Refusal(f"{type(term).__name__} of other heads or widths", term=term)
     if not _tame(q, k, v, runs, by_offset, scale):
