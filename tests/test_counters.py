@@ -122,6 +122,11 @@ def test_buckets_of_t5_are_those_that_the_call_reads():
     assert (c.bucket_max, c.offset_min, c.memory_length) == (0, 0, 0)
 
 
+def test_padding_is_no_memory():
+    geometry = pl.AttentionGeometry.decode(9, key_active=torch.arange(10) > 2)
+    assert counted(*inputs(geometry), None, geometry)[1].memory_length == 6
+
+
 def test_what_has_no_range_has_none():
     geometry = pl.AttentionGeometry.cross(3, 5)
     c = counted(*inputs(geometry), None, geometry)[1]
