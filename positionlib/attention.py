@@ -20,17 +20,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from positionlib.capabilities import Refusal
 from positionlib.contract import checked, is_finite_number
 from positionlib.errors import UnsupportedPositionContract, require, require_choice, require_count
 from positionlib.geometry import AttentionGeometry
 from positionlib.rotation import QKTransform
 from positionlib.rules import require_ids
 from positionlib.runtime import cpu
+from positionlib.runtime.cpu import CpuCall
 from positionlib.terms import Decomposition, Relation, ScoreBias, StateRows, Term, VisibilityOnly, require_heads
 
 BACKENDS = ("auto", "eager", "sdpa", "blocked", "triton")
@@ -72,13 +75,10 @@ def attend(q: Float[Tensor, "B H Q D"], k: Float[Tensor, "B Hkv K D"], v: Float[
     """
     require_choice("backend", backend, BACKENDS)
     require(isinstance(return_trace, bool), "return_trace", return_trace, "True or False", "A trace is asked for or not.")
-    _check_call(q, k, v, term, geometry)
-    if scale is None:
-        scale = term.score_scale if term is not None and term.score_scale is not None else 1.0 / math.sqrt(q.shape[-1])
-    require(torch.compiler.is_compiling() or is_finite_number(scale), "scale", scale, "a finite number", "Leave it out for the term's own scale.")
+    scale = check_call(q, k, v, term, geometry, scale)
     # Autocast would run products in half precision.
     with torch.autocast("cpu" if q.is_meta else q.device.type, enabled=False):
-        out, trace = _run(q, k, v, term, geometry, float(scale), backend, return_trace)
+        out, trace = _run(choose(q, k, v, term, geometry, scale, backend, return_trace), q, k, v, term, geometry, scale)
     return (out, trace) if return_trace else out
 
 
@@ -165,7 +165,16 @@ def _per_query_head(x: Float[Tensor, "B Hkv K D"], q: Float[Tensor, "B H Q D"]) 
     return x if groups == 1 else x.repeat_interleave(groups, dim=1)
 
 
-def _check_call(q, k, v, term, geometry) -> None:
+def check_call(q: Tensor, k: Tensor, v: Tensor, term: Term | None, geometry: AttentionGeometry, scale: float | None) -> float:
+    """The factor of q·k of a call whose parts belong together; PositionContractError names the part that does not."""
+    _check_parts(q, k, v, term, geometry)
+    if scale is None:
+        scale = term.score_scale if term is not None and term.score_scale is not None else 1.0 / math.sqrt(q.shape[-1])
+    require(torch.compiler.is_compiling() or is_finite_number(scale), "scale", scale, "a finite number", "Leave it out for the term's own scale.")
+    return float(scale)
+
+
+def _check_parts(q, k, v, term, geometry) -> None:
     require(isinstance(geometry, AttentionGeometry), "geometry", geometry, "an AttentionGeometry", "Build it with call.geometry().")
     for name, t in (("q", q), ("k", k), ("v", v)):
         dense = isinstance(t, Tensor) and t.ndim == 4 and t.layout == torch.strided
@@ -198,45 +207,75 @@ def _check_call(q, k, v, term, geometry) -> None:
                     f"width {width}, for all heads or for each of {q.shape[1]}", "Give one row a class, as wide as the heads.")
 
 
-def _run(q, k, v, term, geometry, scale, backend, return_trace) -> tuple[Tensor, AttendTrace]:
+class Choice(NamedTuple):
+    """Which backend runs a call, and why. ``refused`` is the first refusal on the way there, ``call`` the work done so far."""
+
+    backend: str
+    reason: str
+    refused: Refusal | None = None
+    call: CpuCall | None = None
+
+
+def choose(q: Float[Tensor, "B H Q D"], k: Float[Tensor, "B Hkv K D"], v: Float[Tensor, "B Hkv K Dv"], term: Term | None,
+           geometry: AttentionGeometry, scale: float, backend: str, traced: bool = False) -> Choice:
+    """The backend that attend() takes for a call whose parts fit together; ``traced`` where a trace is wanted.
+
+    Raises
+    ------
+    UnsupportedPositionContract
+        a named backend lacks something; ``missing`` names it.
+    """
     if backend == "eager":
-        return _eager(q, k, v, term, geometry, scale, "asked for")
+        return Choice("eager", "asked for")
     if backend == "triton" or backend == "auto" and q.device.type == "cuda":
-        return _run_fused(q, k, v, term, geometry, scale, backend)
-    why_not = cpu.refusal(q, k, v)
-    if why_not is None and backend == "auto" and cpu.small(q, k):
-        why_not = "a small call"
-    if why_not is None:
-        compute = torch.promote_types(q.dtype, torch.float32)
-        call = cpu.CpuCall.prepare(q.to(compute), _per_query_head(k, q).to(compute), _per_query_head(v, q).to(compute), term, geometry, scale)
-        chosen, reason, no_sdpa = backend, "asked for", call.sdpa_refusal()
-        if backend == "sdpa":
-            why_not = no_sdpa
-        elif backend == "auto":
-            chosen, reason = ("sdpa", "auto: runs of consecutive positions") if no_sdpa is None else ("blocked", f"auto: sdpa refused: {no_sdpa}")
-            if return_trace:
-                why_not = f"a trace is what only eager fills; without one {chosen}, {reason}"
-    if why_not is not None:
+        from positionlib.runtime.fused import refusal
+
+        refused = refusal(q, k, v, term, geometry)
+        if refused is None:
+            return Choice("triton", "asked for" if backend == "triton" else "auto: admitted")
         if backend == "auto":
-            return _eager(q, k, v, term, geometry, scale, f"auto on {q.device.type}: {why_not}")
-        raise UnsupportedPositionContract("backend", backend, "a call that it admits", f"{why_not}. Use backend='eager'.", frozenset({why_not}))
+            return Choice("eager", f"auto: the fused kernel refused: {refused.why}", refused)
+        raise _unsupported(backend, refused)
+    refused, call = cpu.refusal(q, k, v), None
+    if refused is None and backend == "auto" and cpu.small(q, k):
+        refused = Refusal("a small call")
+    if refused is None:
+        compute = torch.promote_types(q.dtype, torch.float32)
+        call = CpuCall.prepare(q.to(compute), _per_query_head(k, q).to(compute), _per_query_head(v, q).to(compute), term, geometry, scale)
+        if backend == "blocked":
+            return Choice(backend, "asked for", None, call)
+        refused = call.sdpa_refusal()
+        if backend == "sdpa" and refused is None:
+            return Choice(backend, "asked for", None, call)
+        if backend == "auto":
+            fast = Choice("sdpa", "auto: runs of consecutive positions", None, call) if refused is None else Choice(
+                "blocked", f"auto: sdpa refused: {refused.why}", refused, call)
+            if not traced:
+                return fast
+            refused = Refusal(f"a trace is what only eager fills; without one {fast.backend}, {fast.reason}")
+    if backend == "auto":
+        return Choice("eager", f"auto on {q.device.type}: {refused.why}", refused)
+    raise _unsupported(backend, refused)
+
+
+def _unsupported(backend: str, refused: Refusal) -> UnsupportedPositionContract:
+    named = ", ".join(sorted(refused.missing))
+    return UnsupportedPositionContract("backend", backend, "a call that it admits", f"{refused.why} (missing: {named}). Use backend='eager'.", refused.missing)
+
+
+def _run(choice, q, k, v, term, geometry, scale) -> tuple[Tensor, AttendTrace]:
+    backend, reason, _, call = choice
+    if backend == "eager":
+        return _eager(q, k, v, term, geometry, scale, reason)
+    trace = AttendTrace(backend, reason, scale)
+    if backend == "triton":
+        from positionlib.runtime.fused import fused_attend
+
+        return fused_attend(q, k, v, term, geometry, scale), trace
 
     def reference(batch: slice, start: int, stop: int) -> Tensor:
         part = geometry.slice_batch(batch.start, batch.stop).slice_queries(start, stop)
         rows = None if term is None else term.slice_queries(start, stop)
         return _eager(q[batch, :, start:stop], k[batch], v[batch], rows, part, scale, reason)[0]
 
-    return call.attend(sdpa=chosen == "sdpa", reference=reference).to(q.dtype), AttendTrace(chosen, reason, scale)
-
-
-def _run_fused(q, k, v, term, geometry, scale, backend) -> tuple[Tensor, AttendTrace]:
-    from positionlib.runtime.fused import fused_attend, refusal
-
-    why_not = refusal(q, k, v, term, geometry)
-    if why_not is None:
-        reason = "asked for" if backend == "triton" else "auto: admitted"
-        return fused_attend(q, k, v, term, geometry, scale), AttendTrace("triton", reason, scale)
-    if backend == "triton":
-        raise UnsupportedPositionContract("backend", "triton", "a call the fused kernel admits", f"{why_not}. Use backend='eager'.",
-                                          frozenset({why_not}))
-    return _eager(q, k, v, term, geometry, scale, f"auto: the fused kernel refused: {why_not}")
+    return call.attend(sdpa=backend == "sdpa", reference=reference).to(q.dtype), trace

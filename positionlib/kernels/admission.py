@@ -8,6 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from positionlib.capabilities import FREE, KEY_BIAS, Refusal
+
 KINDS = ("content", "alibi_relative", "alibi_symmetric", "t5")
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -27,7 +29,7 @@ def available() -> bool:
 
 
 def refusal(q: Float[Tensor, "B H Q D"], k: Float[Tensor, "B Hkv K D"], v: Float[Tensor, "B Hkv K D"], *, kind: str = "content",
-            allowed: Tensor | None = None) -> str | None:
+            allowed: Tensor | None = None) -> Refusal | None:
     """None when the kernel admits the call, else the reason, naming what is missing.
 
     ``kind`` is the score function wanted (one of ``KINDS`` when there is one), ``allowed`` the geometry's free visibility matrix.
@@ -35,21 +37,26 @@ def refusal(q: Float[Tensor, "B H Q D"], k: Float[Tensor, "B Hkv K D"], v: Float
     """
     width = q.shape[-1]
     if find_spec("triton") is None:
-        return "Triton is not installed"
+        return Refusal("Triton is not installed", ("Triton",))
     if kind not in KINDS:
-        return f"no score function for {kind}: there is {', '.join(KINDS)}"
+        return Refusal(f"no score function for {kind}: there is {', '.join(KINDS)}", (KEY_BIAS if kind.startswith("alibi_key") else kind,))
     if allowed is not None:
-        return "an arbitrary visibility matrix: the kernel knows causal order, key_active and segments"
+        return Refusal("an arbitrary visibility matrix: the kernel knows causal order, key_active and segments", (FREE,))
     if q.dtype not in DTYPES or not q.dtype == k.dtype == v.dtype:
-        return f"dtype {q.dtype}, {k.dtype}, {v.dtype}: the kernel takes one of float16, bfloat16 or float32 for all three"
+        return Refusal(f"dtype {q.dtype}, {k.dtype}, {v.dtype}: the kernel takes one of float16, bfloat16 or float32 for all three", _dtypes(q, k, v))
     if width % 16 or not 16 <= width <= 256 or v.shape[-1] != width:
-        return f"head width {width} (values {v.shape[-1]}): the kernel takes one width, 16 to 256 in multiples of 16"
+        lacking = (f"head width {width}",) if width % 16 or not 16 <= width <= 256 else (f"value width {v.shape[-1]}",)
+        return Refusal(f"head width {width} (values {v.shape[-1]}): the kernel takes one width, 16 to 256 in multiples of 16", lacking)
     if interpreted():
-        return None if q.device.type == "cpu" else f"device {q.device}: the interpreter takes CPU tensors"
+        return None if q.device.type == "cpu" else Refusal(f"device {q.device}: the interpreter takes CPU tensors", (f"device {q.device.type}",))
     if q.device.type != "cuda":
-        return f"device {q.device}: the kernel runs on CUDA, or on the CPU under TRITON_INTERPRET=1"
+        return Refusal(f"device {q.device}: the kernel runs on CUDA, or on the CPU under TRITON_INTERPRET=1", (f"device {q.device.type}",))
     if q.dtype == torch.float64:
-        return "dtype torch.float64: on a GPU the kernel takes float16, bfloat16 or float32"
+        return Refusal("dtype torch.float64: on a GPU the kernel takes float16, bfloat16 or float32", _dtypes(q))
     if torch.cuda.get_device_capability(q.device) < (8, 0):
-        return "compute capability below 8.0: Triton has no tensor-core path there"
+        return Refusal("compute capability below 8.0: Triton has no tensor-core path there", ("compute capability 8.0",))
     return None
+
+
+def _dtypes(*tensors: Tensor) -> tuple[str, ...]:
+    return tuple(f"dtype {str(t.dtype).removeprefix('torch.')}" for t in tensors)

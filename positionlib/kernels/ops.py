@@ -28,14 +28,14 @@ def forward(q: Float[Tensor, "B H Q D"], k: Float[Tensor, "B Hkv K D"], v: Float
     Raises
     ------
     UnsupportedPositionContract
-        the call is not admitted; ``missing`` carries the reason of :func:`refusal`.
+        the call is not admitted; ``missing`` names what :func:`refusal` says that it lacks.
     PositionContractError
         a bias table without one row for each head of q.
     """
     kind, table, span = (bias.kind, bias.table, bias.span) if bias is not None else ("content", None, 0)
     why_not = refusal(q, k, v, kind=kind)
     if why_not is not None:
-        raise UnsupportedPositionContract("backend", "triton", "a call that the fused kernel admits", why_not, frozenset({why_not}))
+        raise UnsupportedPositionContract("backend", "triton", "a call that the fused kernel admits", why_not.why, why_not.missing)
     require(table is None or table.shape[0] == q.shape[1], "table", table, f"{q.shape[1]} heads, as q", "Slice it by head ids.")
     out, _ = attention_forward(q, k, v, query_positions, key_positions, key_active, query_segments, key_segments, table, kind, span,
                                causal, scale)

@@ -45,11 +45,16 @@ def run_attention(plan: Plan, q: Float[Tensor, "B H Q D"], k: Float[Tensor, "B H
 
 def in_blocks(reference: Callable[[int, int], Tensor], start: int, stop: int, pairs: int) -> Float[Tensor, "B H Q Dv"]:
     """reference(first, end) over query rows start..stop−1, as many at once as fit when each has ``pairs`` scores; made again for gradients."""
-    step = max(1, BUDGET // max(1, pairs))
+    step = rows_at_once(pairs)
     bounds = [(s.start, s.stop) for s in _steps(start, stop, step)] or [(start, stop)]
     if not torch.is_grad_enabled():
         return torch.cat([reference(*b) for b in bounds], 2)
     return torch.cat([checkpoint(reference, *b, use_reentrant=False, preserve_rng_state=False) for b in bounds], 2)
+
+
+def rows_at_once(pairs: int) -> int:
+    """Query rows of one block of the reference, when each has ``pairs`` scores over all heads and batch rows."""
+    return max(1, BUDGET // max(1, pairs))
 
 
 @dataclass(frozen=True)

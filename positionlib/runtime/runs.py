@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from positionlib.capabilities import BIAS, CAUSAL, FAR, FREE, KEY_BIAS, SCATTERED, UNBOUNDED, Refusal
 from positionlib.geometry import AttentionGeometry
 from positionlib.rotation import QKTransform
 from positionlib.terms import ByOffset, Term, VisibilityOnly
@@ -44,30 +45,30 @@ class Plan:
 
 
 def plan(q: Float[Tensor, "B H Q D"], k: Float[Tensor, "B H K D"], v: Float[Tensor, "B H K Dv"], term: Term | None,
-         geometry: AttentionGeometry, scale: float) -> Plan | str:
+         geometry: AttentionGeometry, scale: float) -> Plan | Refusal:
     """The call's runs and the term along their line of offsets, or the reason why there is no such plan.
 
     Every key row has its query head. A number that is not finite, or large enough to overflow a score, refuses the plan: the runs mask
     by adding −∞, which neither survives.
     """
     if geometry.allowed is not None:
-        return "an arbitrary visibility matrix"
+        return Refusal("an arbitrary visibility matrix", (FREE,))
     runs, rest = _cut(geometry, len(q), _positions_matter(term, geometry))
     rows = sum((r.queries.stop - r.queries.start) * len(range(*r.batch.indices(len(q)))) for r in runs)
     if not runs or 2 * rows < len(q) * q.shape[2]:
-        return "fewer than half of the query rows lie in runs of consecutive positions"
+        return Refusal("fewer than half of the query rows lie in runs of consecutive positions", (SCATTERED,))
     low = min(r.first for r in runs)
     width = max(r.first + r.queries.stop - r.queries.start + r.keys.stop - r.keys.start - 1 for r in runs) - low
     if width > 4 * (q.shape[2] + k.shape[2]):
-        return "offsets too far apart for one line"
+        return Refusal("offsets too far apart for one line", (FAR,))
     offsets = torch.arange(low, low + width, device=q.device)
     by_offset = ByOffset() if term is None else term.by_offset(offsets, scale, q.dtype)
     if by_offset is None:
-        return f"{type(term).__name__} depends on more than the offset"
+        return Refusal(f"{type(term).__name__} depends on more than the offset", term=term, has=(CAUSAL, BIAS, KEY_BIAS))
     if not _fits(by_offset, q, v, width):
-        return f"{type(term).__name__} of other heads or widths"
+        return Refusal(f"{type(term).__name__} of other heads or widths", term=term)
     if not _tame(q, k, v, runs, by_offset, scale):
-        return "a number that is not finite, or large enough to overflow a score"
+        return Refusal("a number that is not finite, or large enough to overflow a score", (UNBOUNDED,))
     return Plan(runs, rest, geometry.causal, low, by_offset)
 
 

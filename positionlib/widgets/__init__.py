@@ -4,6 +4,7 @@ from importlib import import_module
 
 _HOME = {
     "Control": "explorer",
+    "backend_admission": "admission",
     "Explorer": "explorer",
     "show": "style",
     "use_style": "style",

@@ -18,7 +18,8 @@ pytest.importorskip("triton")
 def reason(monkeypatch, q=None, k=None, v=None, interpreted=True, **rest):
     monkeypatch.setattr(admission, "interpreted", lambda: interpreted)
     q = torch.zeros(1, 2, 3, 16) if q is None else q
-    return kernels.refusal(q, q if k is None else k, q if v is None else v, **rest)
+    refused = kernels.refusal(q, q if k is None else k, q if v is None else v, **rest)
+    return refused and refused.why
 
 
 @pytest.mark.parametrize("change, named", [
