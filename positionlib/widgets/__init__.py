@@ -29,6 +29,7 @@ _HOME = {
     "relation_classes": "relations",
     "relative_shift_stepper": "relative_shift",
     "route_tracer": "routes",
+    "row_transport": "transport",
     "shift_rotation": "shift",
     "alibi_slopes_plot": "slopes",
     "term_mixer": "term_mixer",
