@@ -74,12 +74,12 @@ def _panels(move: str, stale: str):
         if name and line >= 0:
             grid[line][column] = f"{grid[line][column]} {WORDS[name]}".strip()
         beside = ", ".join(WORDS.get(names[m], "pad") for m, linked in enumerate(left[n]) if linked)
-        table.append([n, WORDS.get(name, "pad"), f"line {line}, col {column}" if line >= 0 else "no box", LABELS[labels[n]], beside or "–",
+        table.append([n, WORDS.get(name, "pad"), f"{line}, {column}" if line >= 0 else "no box", LABELS[labels[n]], beside or "–",
                       ("kept" if fits[name] else "changed") if name else "–"])
     kept = sum(fits.values())
     answer = _right_of_total(names, cells)
     return [Matrices([Matrix("The page, as words and boxes say it", grid, row_labels=[f"line {i}" for i in range(len(grid))], column_labels=["col 0", "col 1"])]),
-            Table("Rows after the move", ["row", "word", "box", "label", "left of", "record"], table, highlight=[n for n, row in enumerate(table) if row[-1] == "changed"]),
+            Table("Rows after the move", ["row", "word", "line, col", "label", "left of", "record"], table, highlight=[n for n, row in enumerate(table) if row[-1] == "changed"]),
             Badges([Badge("words that keep their record", f"{kept} of {len(fits)}", "ok" if kept == len(fits) else "bad"),
                     Badge("right of Total, by the boxes", answer, "ok" if answer == _right_of_total(*_true(move)) else "bad")])]
 

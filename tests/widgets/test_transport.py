@@ -31,7 +31,7 @@ def by_hand(choice):
             true = {w for w in words if (word, w) in LEFT}
             kept[word] = BOX.get(box[n]) == BOX[word] and LABEL.get(label[n]) == LABEL[word] and now - {None} == true
         line = BOX.get(box[n])
-        rows.append((n, word or "pad", f"line {line[0]}, col {line[1]}" if line else "no box", LABEL.get(label[n], "ignored"), ", ".join(beside) or "–",
+        rows.append((n, word or "pad", f"{line[0]}, {line[1]}" if line else "no box", LABEL.get(label[n], "ignored"), ", ".join(beside) or "–",
                      "–" if not word else "kept" if kept[word] else "changed"))
     at = {word: BOX.get(box[n]) for n, word in enumerate(words) if word}
     total = at.get("Total")
