@@ -22,6 +22,7 @@ _HOME = {
     "migration_stepper": "migration",
     "nope_depth": "nope_depth",
     "offset_tiles": "offsets",
+    "packed_rows": "packed",
     "padding_policies": "padding",
     "permutation_proof": "permutation",
     "precision_collisions": "precision",
