@@ -29,6 +29,7 @@ _HOME = {
     "relation_classes": "relations",
     "relative_shift_stepper": "relative_shift",
     "route_tracer": "routes",
+    "shape_ledger": "lengths",
     "shift_rotation": "shift",
     "alibi_slopes_plot": "slopes",
     "term_mixer": "term_mixer",
