@@ -3,8 +3,10 @@
 - A picture without a description of its own is described by its output's text: the finding that ``style.show`` was given.
 - Without JavaScript a widget's saved picture stands where the widget would be.
 - Entries of the bibliography are list items: the role that docutils gives them is deprecated, and no reader knows it.
+- The reference pages' slots are filled from the chapters (generated.py).
 """
 from docutils import nodes
+from generated import fill
 from sphinx.application import Sphinx
 from sphinx.transforms.post_transforms import SphinxPostTransform
 
@@ -42,4 +44,5 @@ def list_items(app: Sphinx, pagename: str, templatename: str, context: dict, doc
 def setup(app: Sphinx) -> dict:
     app.add_post_transform(Pictures)
     app.connect("html-page-context", list_items)
+    app.connect("source-read", fill)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

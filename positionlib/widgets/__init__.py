@@ -33,6 +33,7 @@ _HOME = {
     "relative_shift_stepper": "relative_shift",
     "route_tracer": "routes",
     "row_transport": "transport",
+    "shape_ledger": "lengths",
     "shift_rotation": "shift",
     "alibi_slopes_plot": "slopes",
     "term_mixer": "term_mixer",
