@@ -4,11 +4,11 @@ from importlib import import_module
 
 _HOME = {
     "Control": "explorer",
-    "backend_admission": "admission",
     "Explorer": "explorer",
     "show": "style",
     "use_style": "style",
     "addition_heatmap": "addition",
+    "backend_admission": "admission",
     "bucket_plot": "buckets",
     "row_coverage": "coverage",
     "rotation_dial": "dial",
@@ -21,6 +21,7 @@ _HOME = {
     "invariance_explorer": "invariance",
     "layout_explorer": "layouts",
     "ledger_calculator": "ledger",
+    "shape_ledger": "lengths",
     "migration_stepper": "migration",
     "nope_depth": "nope_depth",
     "offset_tiles": "offsets",
@@ -32,12 +33,11 @@ _HOME = {
     "relation_classes": "relations",
     "relative_shift_stepper": "relative_shift",
     "route_tracer": "routes",
-    "row_transport": "transport",
-    "shape_ledger": "lengths",
     "shift_rotation": "shift",
     "alibi_slopes_plot": "slopes",
     "term_mixer": "term_mixer",
     "tile_stepper": "tiles",
+    "row_transport": "transport",
     "odometer": "wheels",
 }
 __all__ = sorted(_HOME)
