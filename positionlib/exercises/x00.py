@@ -18,10 +18,12 @@ register(Exercise(
         ([3, 12, 65, 1], "Queries and keys are exchanged: rows of S are queries, and there is one."),
         ([3, 12, 65, 65], "That is a prompt, where 65 rows ask. In a decode step one row asks."),
         ([3, 12, 1, 64], "The new row reads itself too: 64 + 1 keys."),
+        ([12, 1, 65], "Each of the 3 sequences has scores of its own: the batch comes first."),
         ([3, 1, 768], "That is X, the entrance of state rows. A score bias never touches it."),
         ([3, 12, 1, 64 + 64], "Width and keys are two axes; the head width is used up in q·k.")]),
     wrong_answers={"bias": ([1, 12, 1, 65], "bias itself"), "exchanged": ([3, 12, 65, 1], "exchanged"), "square": ([3, 12, 65, 65], "one row asks"),
-                   "fence": ([3, 12, 1, 64], "itself too"), "state": ([3, 1, 768], "entrance of state rows")},
+                   "fence": ([3, 12, 1, 64], "itself too"), "no batch": ([12, 1, 65], "batch comes first"),
+                   "state": ([3, 1, 768], "entrance of state rows")},
     praise="The bias itself is [1, 12, 1, 65]; the batch shares it."))
 
 
@@ -145,7 +147,9 @@ def _check_outvote(answer) -> None:
             raise Wrong("With equal content the bias decides. Content may differ: nothing bounds a score.")
         if got[1] < got[0]:
             raise Wrong("Your readable key has the higher content score. Make the forbidden one attractive.")
-        if weight <= 0.5:
+        if weight == 0.5:
+            raise Wrong("Exactly one half: your advantage cancels the bias and no more. Add something on top.")
+        if weight < 0.5:
             raise Wrong(f"At a bias of {bias:,.0f} the forbidden key has a weight of {weight:.2g}, not above one half. Its advantage must grow with the bias.")
 
 
@@ -155,6 +159,7 @@ register(Exercise(
            "which the forbidden key, after `bias` is added to its score, takes more than half of the attention. It must work for any finite bias.",
     hint="Softmax sees the difference of the two scores.", check=_check_outvote, solution=outvote,
     wrong_answers={"equal": (lambda bias: [0.0, 0.0], "equal content"), "sign": (lambda bias: [0.0, bias - 1.0], "forbidden one attractive"),
-                   "fixed": (lambda bias: [0.0, 101.0], "grow with the bias"), "not enough": (lambda bias: [0.0, -bias / 2], "not above one half"),
+                   "fixed": (lambda bias: [0.0, 101.0], "grow with the bias"), "not enough": (lambda bias: [0.0, -bias / 2], "not above one half"), "even": (lambda bias: [0.0, -bias], "cancels the bias"),
+                  
                    "infinite": (lambda bias: [0.0, float("inf")], "two finite numbers")},
     praise="Whatever number stands for a mask, some content outvotes it. Visibility is not a number and cannot be outvoted."))

@@ -18,10 +18,11 @@ register(Exercise(
         ([1, 10, 32], "That is the right coordinate: 320 numbers, one row a token, repeated over the batch."),
         ([6, 10, 32], "That has 1,920 numbers: every token of every sequence could have its own row."),
         ([1, 1, 32], "That has 32 numbers: one row for every token of every sequence."),
+        ([1, 6, 32], "192 numbers, but the 6 stands on the token axis, which has length 10: this is refused too."),
         ([6, 32, 1], "Its axis 1 has length 32, the states' has 10: this is refused."),
         ([6, 32], "Without an axis between them, 6 would have to be the token axis: x + p is refused, 6 is not 10.")]),
     wrong_answers={"tokens": ([1, 10, 32], "right coordinate"), "all": ([6, 10, 32], "1,920"), "one": ([1, 1, 32], "32 numbers"),
-                   "turned": ([6, 32, 1], "this is refused"), "two axes": ([6, 32], "6 is not 10")},
+                   "turned": ([6, 32, 1], "this is refused"), "on tokens": ([1, 6, 32], "on the token axis"), "two axes": ([6, 32], "6 is not 10")},
     praise="The token axis is the one that must not be repeated: [1, 10, 32] numbers tokens, [6, 1, 32] numbers sequences."))
 
 

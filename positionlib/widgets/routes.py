@@ -90,6 +90,7 @@ def route_tracer(routes: Sequence[str] = tuple(ROUTES)) -> Explorer:
         who = ROUTES[route].capitalize()
         said = ", ".join(names[:-1]) + " and " + names[-1] if len(names) > 1 else "".join(names)
         if against == "origin":
+            who += ", four equal beats" * (rows == "equal")
             if not names:
                 return f"{who}: every beat is one position later, and no tensor notices. Positions enter only as differences or as an order."
             if "S" not in names:

@@ -74,6 +74,7 @@ def test_captions_are_true(tracer, choice):
     assert listed in said and ("no tensor notices" in said) == (not names)
     assert ("V is as before" in said) == (choice[1:] == ("content", "beats") and "V" not in names)
     assert ("the output Y is as before" in said) == (choice[1:] == ("content", "equal") and "Y" not in names)
+    assert ("four equal beats" in said) == (choice[2] == "equal")
     assert ("scores do not" in said) == (choice[1] == "origin" and bool(names) and "S" not in names)
 
 
