@@ -46,10 +46,15 @@ def _short(x, table, start):
     return x + table[: start + x.size(1)][-x.size(1) - 1 : -1]
 
 
+def _late(x, table, start):
+    return x + table[start + 1 : start + 1 + x.size(1)]
+
+
 _ADD_MISTAKES = [
     (_restart, "You sliced from 0: every chunk restarts at position 0. The first token of this call stands at `start`."),
     (_no_colon, "You indexed one row and gave it to every token: a slice needs its colon."),
     (_short, "Your rows are one position early: the slice runs from start to start + n, its end left out."),
+    (_late, "Your rows are one position late: the first token stands at `start`, not one after it."),
     (_by_batch, "Every token of the one sequence got the same row: you sliced by x.size(0), which is 1 here, or put the rows on the batch axis. Axis 1 is "
                 "the sequence."),
 ]
@@ -75,7 +80,7 @@ register(Exercise(
     hint="n is x.size(1). A slice [n, d] meets [B, n, d] by broadcasting over the batch.",
     check=_check_add, solution=add_rows,
     wrong_answers={"batch": (_by_batch, "x.size(0)"), "restart": (_restart, "restarts at position 0"),
-                   "colon": (_no_colon, "needs its colon"), "early": (_short, "one position early")}))
+                   "colon": (_no_colon, "needs its colon"), "early": (_short, "one position early"), "late": (_late, "one position late")}))
 
 
 def columns(d_model):
@@ -97,9 +102,14 @@ def _sine_last(d_model):
     return list(range(0, d_model - 1, 2)) + list(range(1, d_model, 2)) + [d_model - 1] * (d_model % 2)
 
 
+def _unmoved(d_model):
+    return list(range(d_model))
+
+
 def _check_columns(answer) -> None:
     for d_model in (10, 7):
         mistakes = [
+            (_unmoved(d_model), "Nothing moved: column 1 was trained on a cosine, and the concatenated channel 1 holds a sine."),
             (_inverse(d_model), "That is the way back, from concatenated to interleaved. List the old numbers, in the new order."),
             (_cosines_first(d_model), "You put the cosines first. The concatenated layout has all sines, then all cosines."),
             (_sine_last(d_model), "At an odd width you put the unpaired sine last. It stays among the sines; the last channel is a cosine.")]
@@ -113,7 +123,8 @@ register(Exercise(
            "concatenated rows. At an odd width there is one sine more than cosines.",
     hint="Number the interleaved channels, then write those numbers down in the order in which the concatenated layout holds the same coordinates.",
     check=_check_columns, solution=columns,
-    wrong_answers={"inverse": (_inverse, "way back"), "cosines": (_cosines_first, "cosines first"), "odd": (_sine_last, "unpaired sine last")}))
+    wrong_answers={"inverse": (_inverse, "way back"), "cosines": (_cosines_first, "cosines first"), "odd": (_sine_last, "unpaired sine last"),
+                   "unmoved": (_unmoved, "Nothing moved")}))
 
 
 def impostor(x, table):
