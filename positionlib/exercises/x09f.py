@@ -43,6 +43,8 @@ _WEIGHT_MISTAKES = {
 def _check_weights(answer) -> None:
     for arguments in ((4, 2), (3, 3)):
         got = call(answer, *arguments)
+        if isinstance(got, list | tuple) and len(got) == arguments[0] and all(isinstance(w, int | float) for w in got) and abs(sum(got) - 1) > 1e-9:
+            raise Wrong(_WEIGHT_MISTAKES["sums"][1])
         expect_close(got, last_weights(*arguments), atol=1e-9, mistakes=[(wrong(*arguments), why) for wrong, why in _WEIGHT_MISTAKES.values()])
 
 
@@ -74,6 +76,9 @@ _MOVED_MISTAKES = {
     "rows": (_moved_with(_take, lambda order, d: [d[a] for a in order]), "You moved the rows of the distances but not their columns: entry [a][b] is a pair of nodes, and both have moved."),
     "columns": (_moved_with(_take, lambda order, d: [[row[b] for b in order] for row in d]), "You moved the columns of the distances but not their rows."),
     "kept": (_moved_with(_take, lambda order, d: d), "The degrees moved, the distances did not: they describe the old storage order."),
+    "transposed": (_moved_with(_take, lambda order, d: [[d[b][a] for b in order] for a in order]),
+                   "You exchanged the axes: entry [a][b] runs from the node at place a to the node at place b, and this graph's edges have directions."),
+    "degrees": (_moved_with(lambda order, degrees: degrees, _both), "The distances moved, the degrees did not: a degree belongs to its node."),
     "inverse": (lambda order, degrees, d: moved(_inverse(order), degrees, d), "You applied the inverse: order[n] is the old node that comes to place n."),
 }
 
@@ -98,7 +103,7 @@ register(Exercise(
            "matrix of distances.",
     hint="A degree belongs to a node, a distance to two.", check=_check_moved, solution=moved,
     wrong_answers={name: (wrong, words) for (name, (wrong, _)), words in
-                   zip(_MOVED_MISTAKES.items(), ("not their columns", "not their rows", "did not", "inverse"), strict=True)}))
+                   zip(_MOVED_MISTAKES.items(), ("not their columns", "not their rows", "the distances did not", "exchanged the axes", "the degrees did not", "inverse"), strict=True)}))
 
 
 def twins() -> tuple[list[float], list[float]]:

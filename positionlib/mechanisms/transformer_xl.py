@@ -8,7 +8,7 @@ Contract
   model is causal; ``bidirectional`` gives later keys negative distances, as the Conformer has them (wav2vec2-conformer, transformers 5.24).
 - changed tensor: the scores; they are built as a whole, so the term holds the content product too.
 - shape: scores [B, H, Q, K] with K = M + Q; u and v are [H, D], r is [H, distances, D].
-- parameters: W_r [H·D, d_model] of each layer, and u, v, which the released model shares by all layers (``tie_to``); the sinusoid
+- parameters: W_r [H·D, d_model] of each layer, and u, v, shared by all layers (``tie_to``) or not, by the release's switch untie_r; the sinusoid
   is computed, the memory is state of the caller and in no checkpoint.
 - training path: gradients reach q, k, u, v and W_r; the memory is detached, so none reaches an earlier segment.
 - runtime offset: the memory length; query i stands at M + i. ``clamp_len`` gives all larger distances one vector.
@@ -101,7 +101,7 @@ class TransformerXL(nn.Module):
     Parameters
     ----------
     clamp_len : largest distance with a vector of its own, or None. The released settings −1 and 0 mean None.
-    tie_to : another layer's module whose u and v this one uses, as all layers of the released model do.
+    tie_to : another layer's module whose u and v this one uses, as all layers do in a model trained without the release's untie_r.
     bidirectional : True for an encoder that reads both ways with signed distances; the paper's model is causal.
 
     Raises

@@ -64,7 +64,7 @@ def _caption(memory: int, side: str, name: str) -> str:
     if name == "pad":
         return f"A column of zeros {'in front of' if side == 'front' else 'behind'} the distances. Nothing has moved."
     if name == "reshape":
-        return f"The same {queries * (KEYS + 1)} numbers in the same order, cut into rows of {queries}. The first row goes next."
+        return f"The same {queries * (KEYS + 1)} numbers in the same order, each query's zero {'before' if side == 'front' else 'after'} its own, cut into rows of {queries}. The first row goes next."
     _, _, wrong, hidden = _state(memory, side, name)
     later = int(hidden.sum())
     rest = f" {later} later {'key holds' if later == 1 else 'keys hold'} a pad or another query's number: the mask's work." if later else " No key comes later."

@@ -67,3 +67,9 @@ def test_at_rest_it_is_the_case_by_hand(stepper):
 
 def test_stored_size(stepper):
     assert stepper.size < 40_000
+
+
+@pytest.mark.parametrize("name, memory", itertools.product(STEPS, range(4)))
+def test_the_caption_follows_the_zero_column(stepper, name, memory):
+    said = {stepper.caption_of(name=name, side=side, memory=memory) for side in SIDES}
+    assert len(said) == 2, f"expected another caption for another side at step {name}"
