@@ -73,7 +73,6 @@ def attend(q: Float[Tensor, "B H Q D"], k: Float[Tensor, "B Hkv K D"], v: Float[
     UnsupportedPositionContract
         a named backend for a call that it does not admit; ``missing`` says why.
     """
-    require_choice("backend", backend, BACKENDS)
     require(isinstance(return_trace, bool), "return_trace", return_trace, "True or False", "A trace is asked for or not.")
     scale = check_call(q, k, v, term, geometry, scale)
     # Autocast would run products in half precision.
@@ -225,6 +224,7 @@ def choose(q: Float[Tensor, "B H Q D"], k: Float[Tensor, "B Hkv K D"], v: Float[
     UnsupportedPositionContract
         a named backend lacks something; ``missing`` names it.
     """
+    require_choice("backend", backend, BACKENDS)
     if backend == "eager":
         return Choice("eager", "asked for")
     if backend == "triton" or backend == "auto" and q.device.type == "cuda":

@@ -79,6 +79,8 @@ CALLS: dict[str, Call] = {
     "attend T5": attends(pl.T5Bias(H, 8, 16, bidirectional=False)(CAUSAL), CAUSAL), "attend XL": attends(pl.TransformerXL(D, H, D)(CAUSAL), CAUSAL),
     "attend DeBERTa": attends(pl.DeBERTa(H, H * D, 4, **OWN)(CAUSAL), CAUSAL), "attend TUPE": attends(pl.TUPE(H, H * D, N)(ENCODER), ENCODER),
     "attend BERT": attends(pl.BertRelative(N, D, variant="relative_key_query")(CAUSAL), CAUSAL),
+    "choose": (lambda backend, traced, **call: attention.choose(**call, scale=attention.check_call(**call, scale=None), backend=backend, traced=traced),
+               dict(q=Q, k=Q, v=Q, term=None, geometry=CAUSAL, backend="auto", traced=False)),
     "masked_softmax": (attention.masked_softmax, dict(scores=normal(2, N, 6), visible=torch.ones(2, N, 6, dtype=torch.bool))),
     "pick": (attention.pick, dict(by_class=normal(2, H, N, 3), classes=CLASSES)),
     "class_mass": (attention.class_mass, dict(probabilities=P, classes=CLASSES, num_classes=3)),
