@@ -17,10 +17,12 @@ register(Exercise(
     check=lambda answer: expect_close(answer, 5, mistakes=[
         (3, "You counted from 0. RoBERTa's first token reads row padding_idx + 1 = 2."),
         (4, "You counted from row padding_idx = 1. That row belongs to padding; the first token reads the next one."),
-        (6, "You counted columns: the fourth token stands in column 6. Padding does not count here."),
+        (6, "You counted columns (the fourth token stands in column 6, but pads do not count), or tokens from 1: the first reads row 2, not 3."),
+        (7, "You added padding_idx to the column 6. Padding does not count here."), (2, "That row is the first token's."),
         (8, "You counted columns and added the start. The three pads do not move a token in RoBERTa."),
         (1, "Row 1 is what padding reads.")]),
-    wrong_answers={"zero": (3, "from 0"), "pad row": (4, "belongs to padding"), "column": (6, "column 6"), "both": (8, "three pads"), "pad": (1, "padding reads")},
+    wrong_answers={"zero": (3, "from 0"), "pad row": (4, "belongs to padding"), "column": (6, "column 6"), "both": (8, "three pads"), "column and pad": (7, "to the column"), "first": (2, "first token's"),
+                   "pad": (1, "padding reads")},
     praise="Tokens read rows 2, 3, 4, 5, …; the three pads all read row 1."))
 
 
@@ -44,17 +46,33 @@ def _last_before_pad(mask: list[list[int]]) -> list[int]:
     return [row.index(0) - 1 if 0 in row else len(row) - 1 for row in mask]
 
 
+def _first_tokens(mask: list[list[int]]) -> list[int]:
+    return [row.index(1) for row in mask]
+
+
+def _from_the_end(mask: list[list[int]]) -> list[int]:
+    return [row[::-1].index(1) for row in mask]
+
+
+def _one_past(mask: list[list[int]]) -> list[int]:
+    return [last + 1 for last in last_tokens(mask)]
+
+
 _LAST_MISTAKES = [
     (_last_by_count, "Counting tokens finds the column only under right padding. With pads on the left the last token stands further on."),
     (_last_column, "The last column is the last token only under left padding. On the right it is a pad."),
     (_last_length, "That is the number of tokens, one too many for an index, and under left padding no column at all."),
     (_last_before_pad, "You stopped before the first pad. Under left padding that is column −1."),
+    (_first_tokens, "Those are the columns of the first tokens."),
+    (_from_the_end, "You counted from the end of the row. Columns count from 0 on the left: take it from the last column, len(row) - 1."),
+    (_one_past, "One too many: columns count from 0."),
 ]
 
 
 def _check_last(answer) -> None:
     mask = [[1, 1, 1, 0, 0], [0, 0, 1, 1, 1], [0, 1, 1, 1, 0], [1, 1, 1, 1, 1]]
-    expect_close(call(answer, mask), last_tokens(mask), mistakes=[(wrong(mask), why) for wrong, why in _LAST_MISTAKES])
+    expect_close(call(answer, mask), last_tokens(mask), mistakes=[
+        ([], "The list is empty: give one column for each row."), *((wrong(mask), why) for wrong, why in _LAST_MISTAKES)])
 
 
 register(Exercise(
@@ -62,7 +80,8 @@ register(Exercise(
     prompt="Write `last_tokens(mask)`: for each row of a 0/1 mask the column of its last token. Padding may stand on the left, on the right, or on both sides.",
     hint="Look for the last 1, do not count the ones.", check=_check_last, solution=last_tokens,
     wrong_answers={"count": (_last_by_count, "only under right padding"), "column": (_last_column, "only under left padding"),
-                   "length": (_last_length, "one too many"), "stop": (_last_before_pad, "before the first pad")}))
+                   "length": (_last_length, "one too many"), "stop": (_last_before_pad, "before the first pad"),
+                   "first": (_first_tokens, "first tokens"), "end": (_from_the_end, "from the end"), "past": (_one_past, "count from 0"), "empty": (lambda mask: [], "is empty")}))
 
 
 def pooled(states: list[list[float]], mask: list[int]) -> list[float]:
@@ -87,13 +106,29 @@ def _pooled_first(states, mask):
     return pooled(states[: sum(mask)], [1] * sum(mask))
 
 
+def _pooled_sum(states, mask):
+    return [sum(channel) for channel in zip(*[state for state, token in zip(states, mask) if token])]
+
+
+def _pooled_channels(states, mask):
+    return [sum(state) / len(state) for state, token in zip(states, mask) if token]
+
+
+def _pooled_padding(states, mask):
+    return pooled(states, [1 - token for token in mask])
+
+
 def _check_pooled(answer) -> None:
     finite = ([[8.0, 2.0], [4.0, 6.0], [90.0, 30.0], [0.0, 4.0]], [1, 1, 0, 1])
     hostile = ([[math.nan, 7.0], [3.0, math.inf], [5.0, 1.0], [9.0, 3.0]], [0, 0, 1, 1])
     for states, mask in (finite, hostile):
-        mistakes = [(_pooled_all(states, mask), "Padding is in your mean. Only the rows with mask 1 count."),
+        mistakes = [([], "The list is empty: give D numbers, one for each channel."),
+                    (_pooled_all(states, mask), "Padding is in your mean. Only the rows with mask 1 count."),
                     (_pooled_over_n(states, mask), "Your sum leaves padding out, and your divisor counts it: divide by the number of tokens."),
-                    (_pooled_first(states, mask), "You took the first rows, as many as there are tokens. The tokens may stand elsewhere.")]
+                    (_pooled_first(states, mask), "You took the first rows, as many as there are tokens. The tokens may stand elsewhere."),
+                    (_pooled_sum(states, mask), "That is the sum. Divide it by the number of tokens."),
+                    (_pooled_channels(states, mask), "You averaged over the channels of each token. Average over tokens: D numbers are due."),
+                    (_pooled_padding(states, mask), "You averaged the padding: 1 marks a token, 0 a pad.")]
         if states is hostile[0]:
             mistakes.insert(0, (_pooled_product(states, mask), "You multiplied by the mask. A pad may hold NaN or infinity, and 0 times NaN is NaN: select the rows instead."))
         expect_close(call(answer, states, mask), pooled(states, mask), atol=1e-9, mistakes=mistakes)
@@ -104,7 +139,8 @@ register(Exercise(
     prompt="Write `pooled(states, mask)`: the mean of the states [n][D] whose mask entry is 1. What stands in a padding row, even NaN, must have no influence.",
     hint="Choose the rows first, then average what you chose.", check=_check_pooled, solution=pooled,
     wrong_answers={"all": (_pooled_all, "in your mean"), "divisor": (_pooled_over_n, "divisor"), "product": (_pooled_product, "0 times NaN"),
-                   "first": (_pooled_first, "first rows")}))
+                   "first": (_pooled_first, "first rows"), "sum": (_pooled_sum, "the sum"), "channels": (_pooled_channels, "over the channels"),
+                   "padding": (_pooled_padding, "averaged the padding"), "empty": (lambda states, mask: [], "is empty")}))
 
 
 def blind_batch() -> list[list[int]]:

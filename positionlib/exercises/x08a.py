@@ -12,8 +12,8 @@ register(Exercise(
     check=lambda answer: expect_close(answer, 5, mistakes=[
         (12, "That is the packed length: right if the numbers continued through the row."),
         (16, "A row that is allocated is not yet read."), (4, "Row 4 is the last one read. Counting from 0, that makes one more."),
-        (3, "That counts documents."), (7, "The packed row has 12 tokens, but rows are shared by documents: nothing is left over to add.")]),
-    wrong_answers={"continued": (12, "packed length"), "allocated": (16, "allocated"), "last": (4, "one more"), "documents": (3, "counts documents"), "sum": (7, "shared")}))
+        (3, "That counts documents."), (11, "Those are the rows that stay unread."), (7, "The packed row has 12 tokens, but rows are shared by documents: nothing is left over to add.")]),
+    wrong_answers={"continued": (12, "packed length"), "allocated": (16, "allocated"), "last": (4, "one more"), "documents": (3, "counts documents"), "rest": (11, "stay unread"), "sum": (7, "shared")}))
 
 
 def packed_ids(lengths: list[int], reset: bool) -> list[int]:
@@ -22,6 +22,10 @@ def packed_ids(lengths: list[int], reset: bool) -> list[int]:
 
 def _swapped(lengths, reset):
     return packed_ids(lengths, not reset)
+
+
+def _always_reset(lengths, reset):
+    return packed_ids(lengths, True)
 
 
 def _from_one(lengths, reset):
@@ -44,18 +48,20 @@ def _which(lengths, reset):
 def _check_packed(answer) -> None:
     for lengths, reset in (([2, 4, 1], True), ([2, 4, 1], False)):
         expect_close(call(answer, lengths, reset), packed_ids(lengths, reset), mistakes=[
+            ([], "The list is empty: give one position for each token."),
             (_which(lengths, reset), "Those are the documents' numbers, not the tokens' positions."),
             (_from_one(lengths, reset), "Positions count from 0."),
             *([] if reset else [(_repeat_last(lengths, reset), "Two tokens share a position where documents meet: the next one starts one further on.")]),
-            (_swapped(lengths, reset), "You reset where the numbers should continue, and the other way round.")])
+            (_swapped(lengths, reset), "You continue through the row where each document should start at 0." if reset
+             else "You reset in each document where the numbers should continue.")])
 
 
 register(Exercise(
     id="0x08A.2", kind="build", minutes=4,
     prompt="Write `packed_ids(lengths, reset)`: the list of positions of documents packed into one row, from 0 in each document if `reset`, else from 0 through the row.",
     hint="One loop over lengths for reset, one range for the other.", check=_check_packed, solution=packed_ids,
-    wrong_answers={"swapped": (_swapped, "the other way round"), "from one": (_from_one, "count from 0"), "fence": (_repeat_last, "share a position"),
-                   "owner": (_which, "documents' numbers")}))
+    wrong_answers={"swapped": (_swapped, "should start at 0"), "always reset": (_always_reset, "should continue"), "from one": (_from_one, "count from 0"), "fence": (_repeat_last, "share a position"),
+                   "owner": (_which, "documents' numbers"), "empty": (lambda lengths, reset: [], "is empty")}))
 
 
 def chunk_starts(lengths: list[int], accepted: int) -> list[int]:
@@ -82,12 +88,33 @@ def _double(lengths, accepted):
     return [2 * s - accepted for s in chunk_starts(lengths, accepted)]
 
 
+def _unmoved(lengths, accepted):
+    return [accepted for _ in lengths]
+
+
+def _fence(lengths, accepted):
+    return [s + 1 for s in chunk_starts(lengths, accepted)]
+
+
+def _last_read(lengths, accepted):
+    return [s - 1 for s in chunk_starts(lengths, accepted)]
+
+
+def _lengths(lengths, accepted):
+    return list(lengths)
+
+
 def _check_starts(answer) -> None:
     lengths, accepted = [3, 5, 2], 7
     expect_close(call(answer, lengths, accepted), chunk_starts(lengths, accepted), mistakes=[
+        ([], "The list is empty: give one start for each chunk."),
         (_restart(lengths, accepted), "Each chunk restarts. It continues after everything that is accepted so far."),
         (_from_zero(lengths, accepted), "You count from the first new token. The accepted prefix has positions too."),
         (_ends(lengths, accepted), "Those are where the chunks end. A chunk starts before it adds its own length."),
+        (_unmoved(lengths, accepted), "Every chunk starts at the same place. A chunk that is read is accepted too: the start moves on by its length."),
+        (_fence(lengths, accepted), "One too many: after k tokens at 0 to k − 1 the next one stands at k."),
+        (_last_read(lengths, accepted), "Those are the last positions already taken (one too few): the chunk starts one further on."),
+        (_lengths(lengths, accepted), "Those are the chunks' lengths, not their starts."),
         (_double(lengths, accepted), "What is done is counted twice: the start has moved already, do not add the loop's own sum.")])
 
 
@@ -95,7 +122,9 @@ register(Exercise(
     id="0x08A.3", kind="build", minutes=5,
     prompt="Write `chunk_starts(lengths, accepted)`: the first position of each chunk of a prompt that continues a prefix of `accepted` tokens.",
     hint="Note the start, then add the length.", check=_check_starts, solution=chunk_starts,
-    wrong_answers={"restart": (_restart, "restarts"), "prefix": (_from_zero, "has positions too"), "ends": (_ends, "where the chunks end"), "double": (_double, "twice")}))
+    wrong_answers={"restart": (_restart, "restarts"), "prefix": (_from_zero, "has positions too"), "ends": (_ends, "where the chunks end"), "double": (_double, "twice"),
+                   "unmoved": (_unmoved, "moves on"), "fence": (_fence, "One too many"), "taken": (_last_read, "already taken"), "lengths": (_lengths, "not their starts"),
+                   "empty": (lambda lengths, accepted: [], "is empty")}))
 
 
 def covered_but_short() -> list[list[int]]:
