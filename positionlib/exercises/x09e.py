@@ -30,7 +30,8 @@ def decide(needs: set, has: set, fallback_has: set | None) -> tuple[str, set]:
     return "refused", missing
 
 
-_CALLS = [({"p", "q"}, {"p", "q", "r"}, None), ({"p", "q"}, {"p"}, {"p", "q"}), ({"p", "q"}, {"p"}, None), ({"p", "q"}, {"r"}, {"p", "r"}), (set(), set(), None)]
+_CALLS = [({"p", "q"}, {"p", "q", "r"}, None), ({"p", "q"}, {"p"}, {"p", "q"}), ({"p", "q"}, {"p"}, None), ({"p", "q"}, {"r"}, {"p", "r"}), (set(), set(), None),
+          ({"p", "q"}, {"p"}, {"q", "r"})]
 
 
 def _trimmed(needs, has, fallback_has):
@@ -52,7 +53,23 @@ def _silent(needs, has, fallback_has):
     return said, missing if said == "refused" else set()
 
 
+def _together(needs, has, fallback_has):
+    return decide(needs, has, None if fallback_has is None else fallback_has | has)
+
+
+def _alone(needs, has, fallback_has):
+    return decide(needs, has, None)
+
+
+def _exact(needs, has, fallback_has):
+    return decide(needs, has, fallback_has) if needs == has or needs - has else ("refused", set())
+
+
 _DECISIONS = {
+    "starter": (lambda needs, has, fallback_has: ("admitted", set()), "You admit every call and ask nobody. First subtract what the backend has from what is needed."),
+    "together": (_together, "You put the two backends together. One backend runs the whole call: the fallback must have every need itself."),
+    "alone": (_alone, "You never ask the fallback. Where one is allowed and has every need, it runs the call."),
+    "exact": (_exact, "You want needs and abilities to be equal. A backend may have more than the call needs."),
     "trimmed": (_trimmed, "You admitted a backend that has only a part of what is needed. The rest would be dropped: that is another model."),
     "unasked": (_unasked, "Your fallback was taken unasked. It may lack something too, and then the call is refused."),
     "backwards": (_backwards, "You subtracted the needs from what the backend has. Missing is what is needed and not there."),
@@ -90,6 +107,10 @@ def held(heads: int, queries: int, keys: int, itemsize: int) -> tuple[int, int]:
 
 
 _HELD = {
+    "starter": (lambda h, q, k, w: (0, 0), "Both are still 0. Count the numbers of each first, then multiply by `itemsize`."),
+    "fence, two": (lambda h, q, k, w: (h * q * k * w, h * (q + k + 1) * w), "Two offsets too many: from 1 − Q to K − 1 there are Q + K − 1 of them."),
+    "fence, short": (lambda h, q, k, w: (h * q * k * w, h * (q + k - 2) * w), "One offset is missing: 1 − Q and K − 1 both count, and so does 0."),
+    "one line": (lambda h, q, k, w: (h * q * k * w, (q + k - 1) * w), "Your line is one for all heads. Each head has its own."),
     "fence": (lambda h, q, k, w: (h * q * k * w, h * (q + k) * w), "One offset too many: from 1 − Q to K − 1 there are Q + K − 1 of them."),
     "square": (lambda h, q, k, w: (h * k * k * w, h * (2 * k - 1) * w), "You took as many queries as keys. In a chunk of a prefill Q and K differ."),
     "keys only": (lambda h, q, k, w: (h * q * k * w, h * k * w), "Your line has one entry a key. The last query and the first one see other offsets of the same key."),
