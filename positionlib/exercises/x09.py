@@ -16,7 +16,8 @@ register(Exercise(
         (2, "An id names an event wherever it stands, so the parent's id moves like a status."),
         (1, "Status, timestamp and parent id are values of their row: one gather moves each of them rightly."),
         (0, "Equal shapes are no proof, but some fields are right: one gather moves every value that belongs to its row and says nothing of other rows.")]),
-    wrong_answers={"all": (5, "one side only"), "four": (4, "One more"), "two": (2, "wherever it stands"), "one": (1, "values of their row"), "none": (0, "some fields are right")},
+    wrong_answers={"all": (5, "one side only"), "four": (4, "One more"), "two": (2, "wherever it stands"), "one": (1, "values of their row"),
+                   "none": (0, "some fields are right")},
     praise="Status, timestamp and parent id. depends_on needs [order][:, order], the row numbers the inverse."))
 
 
