@@ -1,4 +1,4 @@
-"""Exercises of 0x0C: four kinds of failure, a guard for a continued call, what proves a case, and weights that fool six checks."""
+"""Exercises of 0x0C: four kinds of failure, a guard for a continued call, what proves a case, and weights that fool five checks."""
 
 from __future__ import annotations
 
@@ -69,7 +69,44 @@ def _not_below(positions, committed):
     return next((i for i, p in enumerate(positions) if p < committed), None)
 
 
+def _always_zero(positions, committed):
+    return 0
+
+
+def _one_early(positions, committed):
+    return next((i for i, p in enumerate(positions) if p != committed - 1 + i), None)
+
+
+def _in_a_row(positions, committed):
+    return next((i for i in range(1, len(positions)) if positions[i] != positions[i - 1] + 1), None)
+
+
+def _belongs(positions, committed):
+    at = first_wrong(positions, committed)
+    return None if at is None else committed + at
+
+
+def _last_wrong(positions, committed):
+    return max((i for i, p in enumerate(positions) if p != committed + i), default=None)
+
+
+def _minus_one(positions, committed):
+    at = first_wrong(positions, committed)
+    return -1 if at is None else at
+
+
+def _one_place(positions, committed):
+    return next((i for i, p in enumerate(positions) if p != committed), None)
+
+
 _GUARD_MISTAKES = [
+    (_always_zero, "You return 0 for every call, also for one that continues rightly. Compare each position with its place, and return None when all fit."),
+    (_one_early, "You expect the first new token at committed - 1. That is where the last cached token stands."),
+    (_in_a_row, "You ask only whether each token follows the one before it. The first one must follow the cache."),
+    (_belongs, "You return the position that belongs there. Return the token's index among the new ones."),
+    (_last_wrong, "You return the last wrong token. The first one is asked for."),
+    (_minus_one, "You return -1 where every token is right. Return None: -1 is an index in Python, the last one."),
+    (_one_place, "You expect every new token at committed. Token i stands i places further on."),
     (_restarts, "You expect the new tokens to be numbered from 0. They continue: the first one stands at committed."),
     (_fence, "You expect the first new token at committed + 1. Positions count from 0, so 5 committed tokens fill 0 to 4 and the next is 5."),
     (_first_only, "You look at the first token alone. A later one can repeat or skip a position."),
@@ -78,7 +115,7 @@ _GUARD_MISTAKES = [
 ]
 
 
-_CALLS = (([5, 6, 7], 5), ([0, 1, 2], 3), ([7, 8, 8], 7), ([9, 10], 7), ([4], 4), ([3, 4, 6, 7], 3))
+_CALLS = (([5, 6, 7], 5), ([0, 1, 2], 3), ([7, 8, 8], 7), ([9, 10], 7), ([4], 4), ([3, 4, 6, 7], 3), ([8, 9], 7), ([6, 7], 7))
 
 
 def _check_guard(answer) -> None:
@@ -101,7 +138,9 @@ register(Exercise(
            "index of the first new token that stands in a wrong place, or None.",
     hint="Token i of the call stands at committed + i.", check=_check_guard, solution=first_wrong,
     wrong_answers={"restart": (_restarts, "from 0"), "fence": (_fence, "committed + 1"), "first": (_first_only, "first token alone"),
-                   "position": (_position, "its index"), "below": (_not_below, "too far ahead")}))
+                   "position": (_position, "its index"), "below": (_not_below, "too far ahead"), "zero": (_always_zero, "for every call"),
+                   "early": (_one_early, "last cached token"), "row": (_in_a_row, "follow the cache"), "belongs": (_belongs, "that belongs there"),
+                   "last": (_last_wrong, "The first one"), "minus": (_minus_one, "Return None"), "place": (_one_place, "i places further")}))
 
 
 def proves(broken: list[float], right: list[float], guard: Callable[[list[float]], Any]) -> bool:
@@ -145,11 +184,51 @@ def _summed(broken, right, guard):
     return len(broken) == len(right) and abs(sum(broken) - sum(right)) > 1e-6 and _refuses(guard, broken) and not _refuses(guard, right)
 
 
+def _first_entry(broken, right, guard):
+    return len(broken) == len(right) and abs(broken[0] - right[0]) > 1e-6 and _refuses(guard, broken) and not _refuses(guard, right)
+
+
+def _last_entry(broken, right, guard):
+    return _first_entry(broken[::-1], right[::-1], lambda answer: guard(answer[::-1]))
+
+
+def _every_entry(broken, right, guard):
+    return len(broken) == len(right) and min(abs(a - b) for a, b in zip(broken, right)) > 1e-6 and _refuses(guard, broken) and not _refuses(guard, right)
+
+
+def _signed(broken, right, guard):
+    return len(broken) == len(right) and max(a - b for a, b in zip(broken, right)) > 1e-6 and _refuses(guard, broken) and not _refuses(guard, right)
+
+
+def _zipped(broken, right, guard):
+    return max(abs(a - b) for a, b in zip(broken, right)) > 1e-6 and _refuses(guard, broken) and not _refuses(guard, right)
+
+
+def _length_alone(broken, right, guard):
+    return len(broken) == len(right)
+
+
+def _right_alone(broken, right, guard):
+    return _no_guard(broken, right, guard) and not _refuses(guard, right)
+
+
+def _sides_exchanged(broken, right, guard):
+    return _no_guard(broken, right, guard) and _refuses(guard, right) and not _refuses(guard, broken)
+
+
 _PROOF_MISTAKES = [
+    (_length_alone, "You compared the lengths alone. Equal length is the first of four conditions."),
+    (_right_alone, "You did not show the guard the broken side. One that refuses nothing would pass."),
+    (_sides_exchanged, "You exchanged the sides: the guard must refuse the broken answer and accept the right one."),
+    (_first_entry, "You compared the first entry alone. Any one entry may differ."),
+    (_last_entry, "You compared the last entry alone. Any one entry may differ."),
+    (_every_entry, "You asked every entry to differ. One that differs is enough."),
+    (_signed, "You took differences with their sign. An entry that is too small counts as well: use abs."),
+    (_zipped, "You never compared the lengths, and zip stops at the shorter answer."),
     (_no_guard, "You never ran the guard. A failure that nothing notices is a story, not a case."),
     (_blanket, "You did not show the guard the right side. One that refuses everything would pass."),
     (_any_shape, "You accepted answers of different lengths. A shape check would have noticed those."),
-    (_exact, "You counted a difference in the last digits. Rounding is no failure: ask for more than 1e-6."),
+    (_exact, "You counted a difference in the last digits, or none. Rounding is no failure: ask for more than 1e-6."),
     (_summed, "You compared sums. Errors of opposite sign cancel: take the largest difference of one entry."),
 ]
 
@@ -167,7 +246,8 @@ def _everything(answer):
 
 _TRIALS = [
     ([0.0, 3.0], [1.0, 3.0], None), ([3.0, 1.0], [1.0, 3.0], None), ([2.0], [2.0, 2.0], None), ([1.0 + 1e-12], [1.0], None),
-    ([0.0], [1.0], _everything), ([0.0], [1.0], lambda answer: None), ([0.0], [1.0], "right")]
+    ([0.0], [1.0], _everything), ([0.0], [1.0], lambda answer: None), ([0.0], [1.0], "right"),
+    ([1.0, 0.0], [1.0, 3.0], None), ([0.0], [2.0, 2.0], None), ([3.0, 3.0], [1.0, 3.0], None)]
 
 
 def _check_proof(answer) -> None:
@@ -190,7 +270,12 @@ register(Exercise(
            "they prove a wrong answer with the right shape: differences up to 1e-6 are rounding.",
     hint="Equal length, one entry more than 1e-6 apart, refused on one side, accepted on the other.", check=_check_proof, solution=proves,
     wrong_answers={"guardless": (_no_guard, "never ran the guard"), "blanket": (_blanket, "refuses everything"), "shapes": (_any_shape, "different lengths"),
-                   "exact": (_exact, "last digits"), "sum": (_summed, "cancel"), "none": (lambda *a: None, "True or False")}))
+                   "exact": (_exact, "last digits"), "sum": (_summed, "cancel"), "none": (lambda *a: None, "True or False"),
+                   "length": (_length_alone, "first of four"), "right side": (_right_alone, "refuses nothing"),
+                   "exchanged": (_sides_exchanged, "exchanged the sides"),
+                   "first": (_first_entry, "first entry alone"), "last": (_last_entry, "last entry alone"), "every": (_every_entry, "is enough"),
+                   "signed": (_signed, "use abs"),
+                   "zip": (_zipped, "zip stops")}))
 
 
 def impostor(weights: torch.Tensor) -> torch.Tensor:
@@ -233,4 +318,5 @@ register(Exercise(
     wrong_answers={"same": (lambda w: w, "still the right ones"), "flipped": (lambda w: w.flip(-1), "third check"), "uniform": (_uniform, "fifth check"),
                    "noise": (lambda w: w + 0.1 * torch.ones_like(w).tril(), "fourth check"), "negative": (lambda w: -w, "second check"),
                    "short": (lambda w: w[0], "first check")},
-    praise="That is what a reversed sign does. A fixture whose two directions differ notices: here, the recorded weight of one key."))
+    praise="A reversed sign does the like: every row keeps its numbers, near and far change places. "
+           "A fixture whose two directions differ notices: here, the recorded weight of one key."))
