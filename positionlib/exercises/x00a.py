@@ -14,18 +14,20 @@ from positionlib.mechanisms.sinusoidal import sinusoidal_rows
 
 register(Exercise(
     id="0x00A.1", kind="recall", minutes=3,
-    prompt="The code t / length fills 9 channels. A sequence grows from 12 tokens to 24. How far does the row of position 6 move?",
-    hint="Find the two coordinates of position 6. Every channel moves by their difference; take the norm of nine such numbers.", solution=0.75,
-    check=lambda answer: expect_close(answer, 0.75, atol=5e-4, mistakes=[
-        (0.25, "That is one channel. Nine equal channels have √9 = 3 times that norm."),
-        (2.25, "You multiplied by the width 9. A norm adds squares: nine equal entries give √9."),
-        (0.0, "The integer 6 stays; its coordinate does not: 6/12 and 6/24."),
-        (1.5, "That is the norm of the row at length 12, not how far it moves."),
-        (-0.75, "A distance has no sign: take the norm of the difference."),
+    prompt="The code t / length fills 9 channels. A sequence grows from 10 tokens to 24. How far does the row of position 6 move?",
+    hint="Find the two coordinates of position 6. Every channel moves by their difference; take the norm of nine such numbers.", solution=1.05,
+    check=lambda answer: expect_close(answer, 1.05, atol=5e-4, mistakes=[
+        (0.35, "That is one channel. Nine equal channels have √9 = 3 times that norm."),
+        (3.15, "You multiplied by the width 9. A norm adds squares: nine equal entries give √9."),
+        (1.1025, "That is the sum of squares. Take the root."),
+        (0.0, "The integer 6 stays; its coordinate does not: 6/10 and 6/24."),
+        (1.8, "That is the norm of the row at length 10, not how far it moves."),
+        (0.75, "That is the norm of the row at length 24, not how far it moves."),
+        (-1.05, "A distance has no sign: take the norm of the difference."),
         (18.0, "You moved the integer 6. The code divides by the length first.")]),
-    wrong_answers={"channel": (0.25, "one channel"), "width": (2.25, "adds squares"), "integer": (0.0, "6/12 and 6/24"),
-                   "norm": (1.5, "not how far it moves"), "sign": (-0.75, "no sign"), "raw": (18.0, "divides by the length")},
-    praise="√9 · (6/12 − 6/24) = 3 · 0.25."))
+    wrong_answers={"channel": (0.35, "one channel"), "width": (3.15, "adds squares"), "squares": (1.1025, "Take the root"), "integer": (0.0, "6/10 and 6/24"),
+                   "norm": (1.8, "at length 10"), "norm after": (0.75, "at length 24"), "sign": (-1.05, "no sign"), "raw": (18.0, "divides by the length")},
+    praise="√9 · (6/10 − 6/24) = 3 · 0.35."))
 
 
 def first_collision(rows: list[list[float]]) -> tuple[int, int] | None:
@@ -59,10 +61,17 @@ def _smallest_earlier(rows):
     return pairs[0] if pairs else None
 
 
-_COLLISIONS = [[0.0, 1.0], [1.0, 0.0], [2.0, 5.0], [1.0, 6.0], [2.0, 5.0], [9.0, 9.0], [0.0, 1.0]]
+def _from_one(rows):
+    found = first_collision(rows)
+    return found and (found[0] + 1, found[1] + 1)
+
+
+_COLLISIONS = [[0.0, 1.0], [1.0, 0.0], [2.0, 5.0], [1.0, 6.0], [2.0, 5.0], [9.0, 9.0], [0.0, 1.0], [0.0, 1.0]]
 _COLLISION_MISTAKES = [
     (_later_first, "Those are the right two rows; give the earlier one first."),
-    (_neighbours_only, "You found none. If you compared neighbours only: two equal rows may stand far apart."),
+    (_neighbours_only, "You compared neighbours only. Two equal rows may stand far apart."),
+    (lambda rows: None, "You found none. Two rows here are equal and stand apart: remember every row that you passed."),
+    (_from_one, "You counted rows from 1. The first row is row 0."),
     (_by_sum, "You compared sums. Rows [0, 1] and [1, 0] have one sum and are two rows."),
     (_by_first_entry, "You compared the first channel only. A row is equal when every channel is."),
     (_smallest_earlier, "That pair collides, but it is not the first: go through the rows in order and stop at the first row that was there before."),
@@ -88,7 +97,8 @@ register(Exercise(
     hint="Go through the rows in order and remember at which position you saw each one: a tuple can be a dictionary key.",
     check=_check_collision, solution=first_collision,
     wrong_answers={"turned": (_later_first, "earlier one first"), "neighbours": (_neighbours_only, "neighbours only"), "sums": (_by_sum, "compared sums"),
-                   "first channel": (_by_first_entry, "first channel only"), "not first": (_smallest_earlier, "not the first")}))
+                   "first channel": (_by_first_entry, "first channel only"), "not first": (_smallest_earlier, "not the first"),
+                   "from one": (_from_one, "from 1"), "starter": (lambda rows: None, "found none")}))
 
 
 def moved(code, length: int, longer: int) -> list[float]:
@@ -112,6 +122,23 @@ def _one_channel(code, length, longer):
     return [abs(a[0] - b[0]) for a, b in zip(code(length), code(longer))]
 
 
+def _no_move(code, length, longer):
+    return [0.0] * length
+
+
+def _sum_of_moves(code, length, longer):
+    return [sum(abs(x - y) for x, y in zip(a, b)) for a, b in zip(code(length), code(longer))]
+
+
+def _steps(code, length, longer):
+    rows = code(length)
+    return [math.dist(a, b) for a, b in zip(rows, rows[1:])]
+
+
+def _padded(code, length, longer):
+    return moved(code, length, longer) + [0.0] * (longer - length)
+
+
 def _circle(length: int) -> list[list[float]]:
     """A fraction of the current length as an angle: the norm never changes, so it betrays nothing."""
     return [[math.cos(2 * math.pi * t / length), math.sin(2 * math.pi * t / length), t / length] for t in range(length)]
@@ -123,6 +150,11 @@ def _check_moved(answer) -> None:
             (_moved_squared(_circle, length, longer), "Those are squared distances. Take the root."),
             (_norm_change(_circle, length, longer), "You compared norms. A row can turn and keep its norm: take the norm of the difference."),
             (_last_rows(_circle, length, longer), "You compared with the last rows of the longer sequence. Position t keeps its number: compare rows 0 to length − 1."),
+            ([], "Your list is empty. Give one distance for each of rows 0 to length − 1."),
+            (_no_move(_circle, length, longer), "You have rows that stay. Call the code twice: at `length` and at `longer`."),
+            (_sum_of_moves(_circle, length, longer), "You added the channels' distances. A distance of rows is the root of a sum of squares: math.dist."),
+            (_steps(_circle, length, longer), "Those are steps from row to row at one length. Compare each row with itself at the other length."),
+            (_padded(_circle, length, longer), "You gave distances for rows that did not exist before. Stop at row length − 1."),
             (_one_channel(_circle, length, longer), "That is channel 0 alone. A row moves in all its channels.")])
 
 
@@ -133,7 +165,9 @@ register(Exercise(
     hint="Call the code at both lengths, keep the first `length` rows of each, and use math.dist.",
     check=_check_moved, solution=moved,
     wrong_answers={"squared": (_moved_squared, "squared distances"), "norms": (_norm_change, "compared norms"),
-                   "last rows": (_last_rows, "last rows"), "channel": (_one_channel, "channel 0 alone")}))
+                   "last rows": (_last_rows, "last rows"), "channel": (_one_channel, "channel 0 alone"),
+                   "starter": (lambda code, length, longer: [], "list is empty"), "stay": (_no_move, "rows that stay"), "sum": (_sum_of_moves, "math.dist"),
+                   "steps": (_steps, "row to row"), "padded": (_padded, "did not exist")}))
 
 
 def disguised(positions, length: int):
@@ -172,5 +206,6 @@ register(Exercise(
     wrong_answers={"fraction": (lambda t, n: normalised_rows(t, 4, length=n), "second test"),
                    "honest": (lambda t, n: sinusoidal_rows(t, 8, output_dtype=torch.float64), "no row moves"),
                    "constant": (lambda t, n: torch.ones(len(t), 2, dtype=torch.float64), "first test"),
+                   "fence post": (lambda t, n: disguised(t, n - 1), "fence post"),
                    "uneven": (lambda t, n: disguised(t * t, 2 * n * n), "third test")},
     praise="One length cannot reveal a length: only the extension test calls the code twice."))

@@ -16,9 +16,11 @@ register(Exercise(
         (10.0, "You counted two tensors of the four: weights, gradient, first moment, second moment."),
         (15.0, "You counted three tensors. Adam keeps two moments a number."),
         (20.97, "Those are millions of bytes. 1 MiB is 2^20 = 1,048,576 bytes."),
+        (20971520, "Those are bytes. Divide by 2^20 for MiB."),
         (1310720, "That is the number of parameters. Four bytes each, four tensors, then divide by 2^20."),
         (5242880, "You have the numbers of all four tensors, not yet their bytes in MiB.")]),
     wrong_answers={"weights": (5.0, "weights alone"), "two": (10.0, "two tensors"), "three": (15.0, "three tensors"), "megabytes": (20.97, "millions"),
+                   "bytes": (20_971_520, "Those are bytes"),
                    "parameters": (1_310_720, "number of parameters"), "numbers": (5_242_880, "not yet their bytes")},
     praise="1,310,720 numbers of 4 bytes are 5 MiB, and there are four such tensors."))
 
@@ -43,7 +45,22 @@ def _support_below(lengths: list[int], rows: int) -> list[int]:
     return [sum(length <= r for length in lengths) for r in range(rows)]
 
 
+def _support_none(lengths: list[int], rows: int) -> list[int]:
+    return [0] * rows
+
+
+def _support_uncut(lengths: list[int], rows: int) -> list[int]:
+    return [sum(length > r for length in lengths) for r in range(max(lengths))]
+
+
+def _support_dropped(lengths: list[int], rows: int) -> list[int]:
+    return support([length for length in lengths if length <= rows], rows)
+
+
 _SUPPORT_MISTAKES = [
+    (_support_none, "You left every row at 0. Row r is reached by each text that is longer than r."),
+    (_support_uncut, "You gave one count for each position of the longest text. The table decides how many rows there are."),
+    (_support_dropped, "You left out the texts that are longer than the table. Such a text is cut, and fills every row."),
     (_support_fence, "You let a text of length r reach row r. Positions count from 0: its last token stands on row r − 1."),
     (_support_exact, "You counted the texts of exactly that length. A text reaches every row up to its last token."),
     (_support_last, "You counted only the texts that end on the row. The longer ones pass over it too."),
@@ -53,7 +70,9 @@ _SUPPORT_MISTAKES = [
 
 def _check_support(answer) -> None:
     for lengths, rows in (([2, 5, 5, 3, 7], 6), ([1, 4, 4], 9)):
-        expect_close(call(answer, lengths, rows), support(lengths, rows), mistakes=[(wrong(lengths, rows), why) for wrong, why in _SUPPORT_MISTAKES])
+        want = support(lengths, rows)
+        expect_close(call(answer, lengths, rows), want,
+                     mistakes=[(wrong(lengths, rows), why) for wrong, why in _SUPPORT_MISTAKES if wrong(lengths, rows) != want])
 
 
 register(Exercise(
@@ -62,7 +81,8 @@ register(Exercise(
     hint="A text of length L has tokens on rows 0 to L − 1. A text may be longer than the table.",
     check=_check_support, solution=support,
     wrong_answers={"fence": (_support_fence, "from 0"), "exact": (_support_exact, "exactly that length"), "last": (_support_last, "pass over"),
-                   "below": (_support_below, "do not reach")}))
+                   "below": (_support_below, "do not reach"), "starter": (_support_none, "every row at 0"),
+                   "uncut": (_support_uncut, "table decides"), "dropped": (_support_dropped, "longer than the table")}))
 
 
 def table_gradient(upstream: list[list[list[float]]], ids: list[list[int]], rows: int) -> list[list[float]]:
@@ -93,6 +113,17 @@ def _average(gradient, visits, r, token):
     visits[r] += 1
 
 
+def _keep_first(gradient, visits, r, token):
+    if not visits[r]:
+        gradient[r] = token
+    visits[r] += 1
+
+
+def _count(gradient, visits, r, token):
+    gradient[r] += 1
+
+
+_gradient_first, _gradient_count = _gradient_with(_keep_first), _gradient_with(_count)
 _gradient_last, _gradient_mean = _gradient_with(_overwrite), _gradient_with(_average)
 
 
@@ -104,7 +135,30 @@ def _gradient_by_column(upstream, ids, rows):
     return table_gradient(upstream, [list(range(len(row))) for row in ids], rows)
 
 
+def _gradient_none(upstream, ids, rows):
+    return [[0.0] * len(upstream[0][0]) for _ in range(rows)]
+
+
+def _gradient_one_list(upstream, ids, rows):
+    whole = [sum(values) for values in zip(*(token for tokens in upstream for token in tokens))]
+    return [whole] * rows
+
+
+def _gradient_descent(upstream, ids, rows):
+    return [[-value for value in row] for row in table_gradient(upstream, ids, rows)]
+
+
+def _gradient_batch_mean(upstream, ids, rows):
+    return [[value / len(upstream) for value in row] for row in table_gradient(upstream, ids, rows)]
+
+
 _GRADIENT_MISTAKES = [
+    (_gradient_none, "You left every row at 0. Go through the tokens, and add each one's gradient to the row ids[b][s]."),
+    (_gradient_first, "You kept the first token of each row only. Ids that repeat add up."),
+    (_gradient_count, "You counted the visits. Add the token's upstream gradient, not 1."),
+    (_gradient_one_list, "Every row holds the sum of all tokens. If you wrote [[0.0] * D] * rows, all rows are one list: make a new one for each."),
+    (_gradient_descent, "You turned the sign. This is the gradient; the optimizer subtracts it later."),
+    (_gradient_batch_mean, "You divided by the number of sequences. The chain rule sums; a loss that averages has done so in the upstream gradient already."),
     (_gradient_last, "A later token overwrote an earlier one. Ids that repeat add up: use +=."),
     (_gradient_mean, "You divided by the number of visits. The chain rule sums; a loss that averages has done so in the upstream gradient already."),
     (_gradient_one_sequence, "You used the first sequence only. The sum runs over the batch as well."),
@@ -126,7 +180,9 @@ register(Exercise(
     hint="Begin with zeros. Every token adds its upstream gradient to the row that it read.",
     check=_check_gradient, solution=table_gradient,
     wrong_answers={"last": (_gradient_last, "overwrote"), "mean": (_gradient_mean, "number of visits"), "one": (_gradient_one_sequence, "first sequence"),
-                   "column": (_gradient_by_column, "column as the row")}))
+                   "column": (_gradient_by_column, "column as the row"), "starter": (_gradient_none, "every row at 0"),
+                   "first": (_gradient_first, "first token"), "count": (_gradient_count, "counted the visits"), "one list": (_gradient_one_list, "one list"),
+                   "sign": (_gradient_descent, "turned the sign"), "batch mean": (_gradient_batch_mean, "number of sequences")}))
 
 
 def impostor(weight: torch.Tensor, rows: int) -> torch.Tensor:
@@ -164,4 +220,4 @@ register(Exercise(
     wrong_answers={"zeros": (lambda w, n: torch.cat((w, torch.zeros(n - len(w), w.shape[1]))), "third check"),
                    "honest": (_scaled_noise, "different rows"), "old": (lambda w, n: w, "first check"),
                    "stretched": (lambda w, n: torch.nn.functional.interpolate(w.T[None], size=n, mode="linear")[0].T, "second check")},
-    praise="A repeated row has every property of a trained one but one: no example ever stood there. Only its provenance says so."))
+    praise="Each copied row alone looks trained. Comparing rows would expose the copy; that no example ever stood there, only the provenance says."))
