@@ -2,7 +2,8 @@
 
 MathJax: a page loads `tex-chtml.js`, the fonts beside it, and an extension when a formula calls for one; the other bundles, the
 SVG output and the speech engine go (24 MB become 3 MB). Font Awesome: the theme draws its icons twice, with a web font and with a
-script of 1.5 MB; the script goes, and so do the style rules of the icons that no page shows.
+script of 1.5 MB; the script goes, and so do the style rules of the icons that no page shows. The index of the search grows with the book
+and is read on the page that shows the results alone.
 
 Usage: python book/tools/prune.py _build/html
 """
@@ -13,6 +14,7 @@ from pathlib import Path
 
 KEEP = ("tex-chtml.js", "output/chtml/fonts/woff-v2", "input/tex/extensions")
 ICON_SCRIPT = re.compile(r'<script[^>]*src="[^"]*/fontawesome\.js[^"]*"[^>]*></script>\s*')
+SEARCH_INDEX = re.compile(r'<script[^>]*src="[^"]*searchindex\.js[^"]*"[^>]*></script>\s*')
 ICON_RULE = re.compile(r'(?:\.fa-[\w-]+:{1,2}before,?\s*)+\{\s*content:\s*"[^"]*";?\s*\}')
 
 
@@ -50,6 +52,13 @@ def prune_icons(html: Path) -> int:
     return freed
 
 
+def prune_search(html: Path) -> None:
+    """Take the index of the search out of every page but the one that answers."""
+    for page in html.rglob("*.html"):
+        if page.name != "search.html":
+            page.write_text(SEARCH_INDEX.sub("", page.read_text("utf-8")), "utf-8")
+
+
 def main() -> int:
     html = Path(sys.argv[1])
     mathjax = html / "_static" / "mathjax"
@@ -58,6 +67,7 @@ def main() -> int:
         return 1
     prune(mathjax)
     prune_icons(html)
+    prune_search(html)
     return 0
 
 
