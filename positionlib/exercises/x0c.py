@@ -48,16 +48,16 @@ def first_wrong(positions: list[int], committed: int) -> int | None:
     return None
 
 
-def _restarts(positions, committed):
-    return next((i for i, p in enumerate(positions) if p != i), None)
-
-
-def _fence(positions, committed):
-    return next((i for i, p in enumerate(positions) if p != committed + 1 + i), None)
-
-
-def _first_only(positions, committed):
-    return 0 if positions[0] != committed else None
+# Mistakes that are one expression.
+_restarts = lambda positions, committed: next((i for i, p in enumerate(positions) if p != i), None)
+_fence = lambda positions, committed: next((i for i, p in enumerate(positions) if p != committed + 1 + i), None)
+_first_only = lambda positions, committed: 0 if positions[0] != committed else None
+_not_below = lambda positions, committed: next((i for i, p in enumerate(positions) if p < committed), None)
+_always_zero = lambda positions, committed: 0
+_one_early = lambda positions, committed: next((i for i, p in enumerate(positions) if p != committed - 1 + i), None)
+_in_a_row = lambda positions, committed: next((i for i in range(1, len(positions)) if positions[i] != positions[i - 1] + 1), None)
+_last_wrong = lambda positions, committed: max((i for i, p in enumerate(positions) if p != committed + i), default=None)
+_one_place = lambda positions, committed: next((i for i, p in enumerate(positions) if p != committed), None)
 
 
 def _position(positions, committed):
@@ -65,38 +65,14 @@ def _position(positions, committed):
     return None if at is None else positions[at]
 
 
-def _not_below(positions, committed):
-    return next((i for i, p in enumerate(positions) if p < committed), None)
-
-
-def _always_zero(positions, committed):
-    return 0
-
-
-def _one_early(positions, committed):
-    return next((i for i, p in enumerate(positions) if p != committed - 1 + i), None)
-
-
-def _in_a_row(positions, committed):
-    return next((i for i in range(1, len(positions)) if positions[i] != positions[i - 1] + 1), None)
-
-
 def _belongs(positions, committed):
     at = first_wrong(positions, committed)
     return None if at is None else committed + at
 
 
-def _last_wrong(positions, committed):
-    return max((i for i, p in enumerate(positions) if p != committed + i), default=None)
-
-
 def _minus_one(positions, committed):
     at = first_wrong(positions, committed)
     return -1 if at is None else at
-
-
-def _one_place(positions, committed):
-    return next((i for i, p in enumerate(positions) if p != committed), None)
 
 
 _GUARD_MISTAKES = [
