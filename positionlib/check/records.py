@@ -54,19 +54,23 @@ def require_records(before: Rows, after: Rows, unit: str) -> None:
     PositionContractError
         the first value that changed, by field and unit; or a field that got lost.
     """
-    old, new = records(before, unit), records(after, unit)
     require(set(before) == set(after), "fields", sorted(after), f"{sorted(before)}", "Nothing stays behind: move every field.")
-    for name in new.keys() & old.keys():
-        for field, value in new[name].items():
-            if field in old[name] and not _equal(value, old[name][field]):
-                raise PositionContractError(f"{field} of unit {name}", value, f"{old[name][field]}, as before the move",
-                                            "Move every field with its rows, in one call: transport(rows, move=...).")
+    for name, differences in _differences(before, after, unit).items():
+        for field, was, became in differences:
+            raise PositionContractError(f"{field} of unit {name}", became, f"{was}, as before the move",
+                                        "Move every field with its rows, in one call: transport(rows, move=...).")
 
 
 def aligned(before: Rows, after: Rows, unit: str) -> Mapping[int, bool]:
-    """For each unit that both sides have: does it carry what it carried?"""
+    """For each unit that both sides have: does it carry what it carried? A field that only one side has is not compared."""
+    return {name: not differences for name, differences in _differences(before, after, unit).items()}
+
+
+def _differences(before: Rows, after: Rows, unit: str) -> dict[int, list[tuple[str, Any, Any]]]:
+    """(field, value before, value after) of what changed, for each unit that both sides have, in the order of ``before``."""
     old, new = records(before, unit), records(after, unit)
-    return {name: all(_equal(value, old[name][field]) for field, value in new[name].items() if field in old[name]) for name in new if name in old}
+    return {name: [(field, value, new[name][field]) for field, value in record.items() if field in new[name] and not _equal(value, new[name][field])]
+            for name, record in old.items() if name in new}
 
 
 def _equal(a: Any, b: Any) -> bool:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -198,5 +199,5 @@ class Release:
 
 
 def _same_bits(a: Tensor, b: Tensor) -> bool:
-    """Equal dtype, shape and values; a NaN equals itself."""
-    return a.dtype == b.dtype and a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all())
+    """Equal dtype, shape and bytes: 0 is not −0, and a NaN is itself."""
+    return a.dtype == b.dtype and a.shape == b.shape and torch.equal(*(t.detach().reshape(-1).contiguous().view(torch.uint8) for t in (a, b)))

@@ -87,7 +87,7 @@ def test_a_release_is_never_changed_by_a_step():
 
 
 @pytest.mark.parametrize("change, field", [
-    (lambda t: replace(t, weight=t.weight + 0.5), "weight"),
+    (lambda t: replace(t, weight=t.weight + 0.5), "weight"), (lambda t: replace(t, weight=torch.where(t.weight == 0, -0.0, t.weight)), "weight"),
     (lambda t: replace(t, weight=t.weight.double(), moments={}), "weight"),
     (lambda t: replace(t, identity=t.identity._replace(release_id="r1")), "identity.release_id"),
     (lambda t: replace(t, identity=t.identity._replace(checkpoint_id="c1")), "identity.checkpoint_id"),

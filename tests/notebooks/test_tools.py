@@ -5,7 +5,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 from book.tools.links import problems
 from book.tools.measure import measure, words
-from book.tools.prune import prune, prune_icons
+from book.tools.prune import prune, prune_icons, prune_search
 
 
 def site(folder, **pages):
@@ -88,3 +88,13 @@ def test_a_chapter_is_measured():
     assert (habits.words, habits.longest_prose, habits.words_per_line) == (8, 4, 4.0)
     assert habits.claims == {"primary-paper": 1, "interpretation": 1}
     assert nbformat.validator.isvalid(new_notebook(cells=cells))
+
+
+def test_the_search_index_is_read_where_the_search_answers_alone(tmp_path):
+    (tmp_path / "chapters").mkdir()
+    pages = {name: tmp_path / name for name in ("search.html", "chapters/a.html")}
+    for page in pages.values():
+        page.write_text('<script src="../_static/searchtools.js"></script><script src="../searchindex.js" defer></script><p>searchindex.js</p>')
+    prune_search(tmp_path)
+    assert pages["search.html"].read_text().count("searchindex.js") == 2
+    assert pages["chapters/a.html"].read_text() == '<script src="../_static/searchtools.js"></script><p>searchindex.js</p>'
