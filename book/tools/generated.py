@@ -4,10 +4,12 @@ A page holds a line `% generated: NAME`; `fill` puts there what NAME makes:
 
 - `chapters`: every chapter of the table of contents by part, with its question from `book/pages/questions.yml`;
 - `claims`: every claim that carries a class of evidence, by class and chapter;
-- `symbols`: every symbol of the chapters' symbol tables, and what it is in which chapter.
+- `symbols`: every symbol of the chapters' symbol tables, and what it is in which chapter;
+- `speeds`: the newest receipt of the processor's speed table.
 
     python book/tools/generated.py claims        print one of them
 """
+import json
 import re
 import sys
 from collections import Counter
@@ -190,7 +192,41 @@ def chapters_page() -> str:
     return "\n".join(lines)
 
 
-PAGES = {"chapters": chapters_page, "claims": claims_page, "symbols": symbols_page}
+# --- speeds -----------------------------------------------------------------------------------------------------------
+
+def receipt() -> dict | None:
+    """The newest receipt of the processor's speed table, or None."""
+    written = sorted((ROOT / "book/receipts").glob("cpu-*.json"))
+    return json.loads(written[-1].read_text("utf-8")) if written else None
+
+
+def speeds_page() -> str:
+    """One row a peer: times, speed-ups beside their bars, memory; and where and when it was measured."""
+    told = receipt()
+    if told is None:
+        return "No receipt is published yet: not measured."
+    call, device = told["call"], told["device"]
+    shape = f"B = {call['batch']}, H = {call['heads']}, N = {call['length']}, D = {call['d_head']}, {call['dtype']}"
+    lines = [f"Measured on {told['date']}: {device['processor']}, {device['threads']} threads, torch {told['versions']['torch']}; {shape}. Shortest times in ms, "
+             "memory in MB of the forward pass, ours / the peer's; × is how many times faster, the bar in brackets.", "",
+             "| mechanism | forward | × | forward + backward | × | peak memory | share |", "| --- | ---: | ---: | ---: | ---: | ---: | ---: |"]
+    for pair in told["pairs"]:
+        fields = [f"{pair['mechanism']}, against {pair['peer']} (transformers {pair['transformers']})"]
+        cells = {verdict["what"]: verdict for verdict in pair["verdicts"]}
+        for mode, times in pair.get("seconds", {}).items():
+            fields += [" / ".join(f"{1000 * min(times[side]):.0f}" for side in ("ours", "peer")), _against(f"{cells[mode]['value']:.2f}", f"≥ {cells[mode]['bar']:g}", cells[mode]["holds"])]
+        for peak in [pair["peak_bytes"]["forward"]] if "peak_bytes" in pair else []:
+            share = cells["peak memory"]
+            fields += [f"{peak['ours'] / 1e6:.0f} / {peak['peer'] / 1e6:.0f}", _against(f"1/{1 / share['value']:.1f}", f"≤ 1/{1 / share['bar']:g}", share["holds"])]
+        lines.append("| " + " | ".join(fields + ["not timed: no agreement"] * (len(fields) == 1)) + " |")
+    return "\n".join(lines)
+
+
+def _against(value: str, bar: str, holds: bool) -> str:
+    return f"{value} ({bar}{'' if holds else ', missed'})"
+
+
+PAGES = {"chapters": chapters_page, "claims": claims_page, "symbols": symbols_page, "speeds": speeds_page}
 
 
 def filled(text: str) -> str:

@@ -95,7 +95,7 @@ def main() -> int:
     require_count("length", asked.length, 16)
 
     receipt = {"date": datetime.date.today().isoformat(),
-               "device": {"processor": processor(), "cores": os.cpu_count(), "threads": THREADS, "system": f"{platform.system()} {platform.release()}"},
+               "device": {"processor": processor(), "cores": os.cpu_count(), "threads": THREADS, "system": platform.system()},
                "versions": {"python": platform.python_version(), "torch": torch.__version__},
                "call": {"batch": BATCH, "heads": HEADS, "length": asked.length, "d_head": D_HEAD, "dtype": "float32"}, "pairs": []}
     print(f"{receipt['date']}, {processor()}, {THREADS} threads of {os.cpu_count()}, torch {torch.__version__}, Python {platform.python_version()}, "

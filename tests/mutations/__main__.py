@@ -74,7 +74,8 @@ def copied(folder: str) -> pathlib.Path:
     workspace = pathlib.Path(tempfile.mkdtemp(dir=folder))
     for part in ("positionlib", "tests"):
         shutil.copytree(ROOT / part, workspace / part, ignore=shutil.ignore_patterns("__pycache__", "browser"))
-    shutil.copy(ROOT / "pyproject.toml", workspace)
+    for file in ("pyproject.toml", "README.md"):  # tests read both
+        shutil.copy(ROOT / file, workspace)
     return workspace
 
 

@@ -6,18 +6,18 @@ from collections import Counter, defaultdict
 import pytest
 
 import positionlib as pl
-from book.tools.generated import CLASSES, PAGES, ROOT, chapters_page, claims, claims_in, files, filled, prose, questions, section, symbol_rows, symbols_page
+from book.tools.generated import CLASSES, PAGES, ROOT, chapters_page, claims, claims_in, files, filled, prose, questions, receipt, section, speeds_page, symbol_rows, symbols_page
 from positionlib.sections import SECTIONS
 from tests.notebooks.rules import chapters_in_toc
 
 PAGE = {path.stem: path.read_text("utf-8") for path in sorted((ROOT / "book/pages").glob("*.md"))}
-SLOTS = {"index": "chapters", "evidence": "claims", "symbols": "symbols"}
+SLOTS = {"index": ["chapters"], "evidence": ["speeds", "claims"], "symbols": ["symbols"]}
 
 
-@pytest.mark.parametrize("page, slot", SLOTS.items())
-def test_each_page_has_its_slot_once_and_it_is_filled(page, slot):
-    assert re.findall(r"^% generated: (\w+)$", PAGE[page], re.M) == [slot]
-    assert "% generated" not in filled(PAGE[page]) and PAGES[slot]() in filled(PAGE[page])
+@pytest.mark.parametrize("page, slots", SLOTS.items())
+def test_each_page_has_its_slots_once_and_they_are_filled(page, slots):
+    assert re.findall(r"^% generated: (\w+)$", PAGE[page], re.M) == slots
+    assert "% generated" not in filled(PAGE[page]) and all(PAGES[slot]() in filled(PAGE[page]) for slot in slots)
 
 
 def test_every_mark_of_every_chapter_is_a_claim_in_the_list():
@@ -119,3 +119,16 @@ def test_the_glossary_is_sorted_and_its_names_are_the_library_s():
         assert f"`{kind}`" in glossary, "the glossary lists every kind of term"
     chapters = "\n".join(cell for name in files() for cell in prose(name)).lower()
     assert [term for term in terms if term not in chapters] == [], "a word that no chapter uses"
+
+
+def test_the_speeds_on_the_page_are_those_of_the_receipt():
+    """Recomputed from the times; a bar that was missed says so."""
+    told, page = receipt(), speeds_page()
+    for pair in told["pairs"]:
+        row = next(line for line in page.splitlines() if f"{pair['peer']} (transformers {pair['transformers']})" in line)
+        for mode, times in pair["seconds"].items():
+            assert f"| {1000 * min(times['ours']):.0f} / {1000 * min(times['peer']):.0f} | {min(times['peer']) / min(times['ours']):.2f} (≥ {pair['bars'][mode]:g})" in row
+        peak = pair["peak_bytes"]["forward"]
+        assert f"1/{peak['peer'] / peak['ours']:.1f} (≤ 1/{1 / pair['bars']['peak memory']:g})" in row
+    missed = [verdict for pair in told["pairs"] for verdict in pair["verdicts"] if not verdict["holds"]]
+    assert page.count("missed") == len(missed) and told["date"] in page
