@@ -1,0 +1,213 @@
+"""Named tensors in one file, and nothing else: the safetensors format, read as hostile and written plain.
+
+    8 bytes  N, little-endian        N bytes  a JSON object        the tensors' bytes, little-endian, without a hole or an overlap
+
+The object names each tensor's ``dtype``, ``shape`` and ``data_offsets`` [start, end), counted from behind the header; ``__metadata__`` holds
+texts by name. No byte of it is ever executed: a pickle is refused by its first bytes, and a header is plain JSON with each key once.
+
+Whoever writes a file can lie in its header, so every number in it is compared with the bytes that are there before memory is asked for:
+what a reader allocates is bounded by ``HEADER_LIMIT`` and by the size of the tensors that it asks for, each of which the file really holds.
+
+Source: huggingface/safetensors 000a16f, safetensors/src/tensor.rs. Stricter here: keys that repeat, a header above 4 MiB (there 100 MB).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+from torch import Tensor
+
+from positionlib.errors import PositionContractError, require
+
+HEADER_LIMIT = 4 * 2**20  # bytes; some 40,000 tensors. Parsed, a hostile header takes about 30 times as much.
+DTYPES = {"BOOL": torch.bool, "U8": torch.uint8, "I8": torch.int8, "I16": torch.int16, "I32": torch.int32, "I64": torch.int64,
+          "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "F16": torch.float16, "BF16": torch.bfloat16,
+          "F32": torch.float32, "F64": torch.float64}
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
+METADATA = "__metadata__"
+PICKLES = (b"PK\x03\x04", b"\x80")  # torch.save's archive, and a bare pickle: no length that a header has
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Where one tensor stands: its bytes are ``start``..``end`` behind the header."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, eq=False)
+class Container:
+    """A container that is open; make it with :func:`open_container`.
+
+    Attributes
+    ----------
+    entries : every tensor's place, by name, in the order of the header.
+    metadata : the texts beside the tensors.
+    digest : SHA-256 of the header, in hexadecimal.
+    """
+
+    stream: BinaryIO
+    data_starts: int
+    entries: Mapping[str, Entry]
+    metadata: Mapping[str, str]
+    digest: str
+
+    def tensor(self, name: str) -> Tensor:
+        """One tensor, on the CPU, in memory of its own; nothing else of the file is read.
+
+        Raises
+        ------
+        PositionContractError
+            a name that is not there, or bytes that have gone since the file was opened.
+        """
+        require(name in self.entries, name, None, f"a tensor of this file, one of {', '.join(self.entries) or 'none'}"[:400], "Read the file that holds it.")
+        entry = self.entries[name]
+        data = bytearray(entry.end - entry.start)
+        self.stream.seek(self.data_starts + entry.start)
+        got = self.stream.readinto(data)
+        require(got == len(data), name, f"{got} bytes", f"{len(data)} bytes, as when the file was opened", "Nobody may write a file that is read: replace it as a whole.")
+        if not data:
+            return torch.empty(entry.shape, dtype=entry.dtype)
+        tensor = torch.frombuffer(data, dtype=torch.uint8 if entry.dtype == torch.bool else entry.dtype).reshape(entry.shape)
+        return tensor != 0 if entry.dtype == torch.bool else tensor  # a byte of 2 is no boolean that torch knows
+
+    def state(self, prefix: str = "") -> dict[str, Tensor]:
+        """The tensors whose names begin with ``prefix``, named by what follows it."""
+        return {name.removeprefix(prefix): self.tensor(name) for name in self.entries if name.startswith(prefix)}
+
+
+@contextmanager
+def open_container(path: str | Path) -> Iterator[Container]:
+    """The container at ``path``, while the block runs. Its header is checked here, before any tensor is read.
+
+    Raises
+    ------
+    PositionContractError
+        ``file``: what is no regular file, cannot be read, is a pickle, is truncated, or whose header is too long, no plain JSON object, or
+        at odds with the bytes that follow it. A tensor's name: an entry of an unknown dtype, shape or place.
+    """
+    path = Path(path)
+    try:
+        # Before it is opened: opening a pipe would wait for its writer.
+        require(path.is_file(), "file", str(path), "a file", "Check the path: a folder, a pipe or a device holds no tensors.")
+        stream = path.open("rb")
+    except OSError as error:
+        raise PositionContractError("file", str(path), "a readable file", f"{error.strerror}.") from None
+    with stream:
+        yield _opened(stream, os.fstat(stream.fileno()).st_size, str(path))
+
+
+def _opened(stream: BinaryIO, size: int, path: str) -> Container:
+    first = stream.read(8)
+    length = int.from_bytes(first, "little")
+    fits = len(first) == 8 and 2 <= length <= size - 8
+    require(fits or not first.startswith(PICKLES), "file", path, "a safetensors file",
+            "This is a pickle, or an archive of one, and is never read: save it as safetensors where it was made.")
+    require(fits, "file", f"{path}: {size} bytes, {length} of them a header", "8 bytes, a header, and the tensors",
+            "The file is truncated or of another kind: fetch it again.")
+    require(length <= HEADER_LIMIT, "file", f"{path}: a header of {length} bytes", f"at most {HEADER_LIMIT} bytes", "Split the tensors over several files.")
+    header = stream.read(length)
+    require(len(header) == length, "file", f"{path}: {len(header)} bytes of a header", f"{length} bytes", "The file was cut while it was read: fetch it again.")
+    described = read_object("file", header)
+    metadata = described.pop(METADATA, {})
+    texts = isinstance(metadata, dict) and all(isinstance(text, str) for text in metadata.values())
+    require(texts, METADATA, metadata, "texts by name", "Write numbers and lists as text.")
+    entries = {name: _entry(name, told) for name, told in described.items()}
+    end = 0
+    for name, entry in sorted(entries.items(), key=lambda item: (item[1].start, item[1].end)):
+        require(entry.start == end, name, f"bytes {entry.start}..{entry.end}", f"bytes from {end} on", "Tensors follow one another without a hole or an overlap.")
+        end = entry.end
+    require(end == size - 8 - length, "file", f"{path}: {size - 8 - length} bytes of tensors", f"{end} bytes, as its header says",
+            "The file is truncated, or something was appended: fetch it again.")
+    return Container(stream, 8 + length, entries, metadata, hashlib.sha256(header).hexdigest())
+
+
+def _entry(name: str, told: Any) -> Entry:
+    require(isinstance(told, dict) and set(told) == {"dtype", "shape", "data_offsets"}, name, told, "dtype, shape and data_offsets", "Write it again as safetensors.")
+    dtype, shape, offsets = told["dtype"], told["shape"], told["data_offsets"]
+    require(isinstance(dtype, str) and dtype in DTYPES, f"{name}.dtype", dtype, f"one of {', '.join(DTYPES)}", "Convert it where it was made.")
+    require(_counts(shape) and len(shape) <= 16, f"{name}.shape", shape, "a list of at most 16 whole numbers, none below 0", "Write it again as safetensors.")
+    size = math.prod(shape) * DTYPES[dtype].itemsize
+    # An empty tensor has no bytes to be compared with, and its strides must be numbers all the same.
+    require(math.prod(max(n, 1) for n in shape) * DTYPES[dtype].itemsize < 2**63, f"{name}.shape", shape, "fewer than 2^63 bytes", "Write it again as safetensors.")
+    require(_counts(offsets) and len(offsets) == 2 and offsets[1] - offsets[0] == size, f"{name}.data_offsets", offsets,
+            f"two places {size} bytes apart, the size of {shape} in {dtype}", "The header contradicts itself: fetch the file again.")
+    return Entry(DTYPES[dtype], tuple(shape), *offsets)
+
+
+def _counts(values: Any) -> bool:
+    return isinstance(values, list) and all(type(value) is int and 0 <= value < 2**63 for value in values)
+
+
+def container_header(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
+    """The header of a container of these tensors, in this order, filled with blanks so that the data begins at a multiple of 8.
+
+    Raises
+    ------
+    PositionContractError
+        a tensor without bytes of its own (sparse, on the meta device), of a dtype that the format lacks, or named ``__metadata__``.
+    """
+    described: dict[str, Any] = {METADATA: dict(metadata)}
+    end = 0
+    for name, tensor in tensors.items():
+        plain = isinstance(tensor, Tensor) and tensor.layout == torch.strided and not tensor.is_meta and tensor.dtype in NAMES
+        require(name != METADATA and plain, name, tensor, f"a dense tensor of {', '.join(NAMES.values())}", "Convert it first.")
+        start, end = end, end + tensor.numel() * tensor.itemsize
+        described[name] = {"dtype": NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
+    header = json.dumps(described, separators=(",", ":"), allow_nan=False).encode()
+    require(len(header) + 8 <= HEADER_LIMIT, "header", f"{len(header)} bytes", f"at most {HEADER_LIMIT} bytes", "Split the tensors over several files.")
+    return header + b" " * (-len(header) % 8)
+
+
+def write_container(stream: BinaryIO, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    """Write the container of :func:`container_header` to an open binary stream; what becomes of the file is the caller's."""
+    header = container_header(tensors, metadata)
+    stream.write(len(header).to_bytes(8, "little"))
+    stream.write(header)
+    for tensor in tensors.values():
+        stream.write(tensor_bytes(tensor))
+
+
+def tensor_bytes(tensor: Tensor) -> memoryview:
+    """The bytes of a dense tensor, row by row; without a copy where it lies so on the CPU."""
+    return memoryview(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+
+
+def read_object(field: str, text: bytes) -> dict[str, Any]:
+    """One JSON object, each key of it once, on every level.
+
+    Raises
+    ------
+    PositionContractError
+        by the name ``field``: what is no UTF-8, no JSON, or no object; a key that repeats, NaN or an infinity, nesting beyond Python's.
+    """
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            keys = [key for key, _ in pairs]
+            raise PositionContractError(field, next(key for key in keys if keys.count(key) > 1), "each key once", "Two values under one name: neither is believed.")
+        return found
+
+    def constant(word: str) -> Any:
+        raise ValueError(f"{word} is no JSON")
+
+    try:
+        value = json.loads(text.decode("utf-8"), object_pairs_hook=once, parse_constant=constant)
+    except PositionContractError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise PositionContractError(field, " ".join(str(error).split())[:200], "one JSON object", "The file is damaged or of another kind: write it again.") from None
+    require(isinstance(value, dict), field, type(value).__name__, "one JSON object", "The file is of another kind.")
+    return value
