@@ -77,7 +77,8 @@ class Container:
         data = bytearray(entry.end - entry.start)
         self.stream.seek(self.data_starts + entry.start)
         got = self.stream.readinto(data)
-        require(got == len(data), name, f"{got} bytes", f"{len(data)} bytes, as when the file was opened", "Nobody may write a file that is read: replace it as a whole.")
+        require(got == len(data), name, f"{got} bytes", f"{len(data)} bytes, as when the file was opened",
+                "Nobody may write a file that is read: replace it as a whole.")
         if not data:
             return torch.empty(entry.shape, dtype=entry.dtype)
         tensor = torch.frombuffer(data, dtype=torch.uint8 if entry.dtype == torch.bool else entry.dtype).reshape(entry.shape)
@@ -115,11 +116,11 @@ def _opened(stream: BinaryIO, size: int, path: str) -> Container:
     fits = len(first) == 8 and 2 <= length <= size - 8
     require(fits or not first.startswith(PICKLES), "file", path, "a safetensors file",
             "This is a pickle, or an archive of one, and is never read: save it as safetensors where it was made.")
-    require(fits, "file", f"{path}: {size} bytes, {length} of them a header", "8 bytes, a header, and the tensors",
+    require(fits, "file", f"{size} bytes, {length} of them a header: {path}", "8 bytes, a header, and the tensors",
             "The file is truncated or of another kind: fetch it again.")
-    require(length <= HEADER_LIMIT, "file", f"{path}: a header of {length} bytes", f"at most {HEADER_LIMIT} bytes", "Split the tensors over several files.")
+    require(length <= HEADER_LIMIT, "file", f"a header of {length} bytes: {path}", f"at most {HEADER_LIMIT} bytes", "Split the tensors over several files.")
     header = stream.read(length)
-    require(len(header) == length, "file", f"{path}: {len(header)} bytes of a header", f"{length} bytes", "The file was cut while it was read: fetch it again.")
+    require(len(header) == length, "file", f"{len(header)} bytes of a header: {path}", f"{length} bytes", "The file was cut while it was read: fetch it again.")
     described = read_object("file", header)
     metadata = described.pop(METADATA, {})
     texts = isinstance(metadata, dict) and all(isinstance(text, str) for text in metadata.values())
@@ -127,21 +128,24 @@ def _opened(stream: BinaryIO, size: int, path: str) -> Container:
     entries = {name: _entry(name, told) for name, told in described.items()}
     end = 0
     for name, entry in sorted(entries.items(), key=lambda item: (item[1].start, item[1].end)):
-        require(entry.start == end, name, f"bytes {entry.start}..{entry.end}", f"bytes from {end} on", "Tensors follow one another without a hole or an overlap.")
+        require(entry.start == end, name, f"bytes {entry.start}..{entry.end}", f"bytes from {end} on",
+                "Tensors follow one another without a hole or an overlap.")
         end = entry.end
-    require(end == size - 8 - length, "file", f"{path}: {size - 8 - length} bytes of tensors", f"{end} bytes, as its header says",
+    require(end == size - 8 - length, "file", f"{size - 8 - length} bytes of tensors: {path}", f"{end} bytes, as its header says",
             "The file is truncated, or something was appended: fetch it again.")
     return Container(stream, 8 + length, entries, metadata, hashlib.sha256(header).hexdigest())
 
 
 def _entry(name: str, told: Any) -> Entry:
-    require(isinstance(told, dict) and set(told) == {"dtype", "shape", "data_offsets"}, name, told, "dtype, shape and data_offsets", "Write it again as safetensors.")
+    require(isinstance(told, dict) and set(told) == {"dtype", "shape", "data_offsets"}, name, told, "dtype, shape and data_offsets",
+            "Write it again as safetensors.")
     dtype, shape, offsets = told["dtype"], told["shape"], told["data_offsets"]
     require(isinstance(dtype, str) and dtype in DTYPES, f"{name}.dtype", dtype, f"one of {', '.join(DTYPES)}", "Convert it where it was made.")
     require(_counts(shape) and len(shape) <= 16, f"{name}.shape", shape, "a list of at most 16 whole numbers, none below 0", "Write it again as safetensors.")
     size = math.prod(shape) * DTYPES[dtype].itemsize
     # An empty tensor has no bytes to be compared with, and its strides must be numbers all the same.
-    require(math.prod(max(n, 1) for n in shape) * DTYPES[dtype].itemsize < 2**63, f"{name}.shape", shape, "fewer than 2^63 bytes", "Write it again as safetensors.")
+    require(math.prod(max(n, 1) for n in shape) * DTYPES[dtype].itemsize < 2**63, f"{name}.shape", shape, "fewer than 2^63 bytes",
+            "Write it again as safetensors.")
     require(_counts(offsets) and len(offsets) == 2 and offsets[1] - offsets[0] == size, f"{name}.data_offsets", offsets,
             f"two places {size} bytes apart, the size of {shape} in {dtype}", "The header contradicts itself: fetch the file again.")
     return Entry(DTYPES[dtype], tuple(shape), *offsets)
@@ -171,13 +175,17 @@ def container_header(tensors: Mapping[str, Tensor], metadata: Mapping[str, str])
     return header + b" " * (-len(header) % 8)
 
 
-def write_container(stream: BinaryIO, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """Write the container of :func:`container_header` to an open binary stream; what becomes of the file is the caller's."""
+def container_parts(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Iterator[bytes | memoryview]:
+    """The bytes of a container of these tensors, in this order, part by part: one is made when the one before it has been taken.
+
+    Raises
+    ------
+    PositionContractError
+        as :func:`container_header`, before the first part.
+    """
     header = container_header(tensors, metadata)
-    stream.write(len(header).to_bytes(8, "little"))
-    stream.write(header)
-    for tensor in tensors.values():
-        stream.write(tensor_bytes(tensor))
+    yield len(header).to_bytes(8, "little") + header
+    yield from map(tensor_bytes, tensors.values())
 
 
 def tensor_bytes(tensor: Tensor) -> memoryview:
@@ -185,7 +193,7 @@ def tensor_bytes(tensor: Tensor) -> memoryview:
     return memoryview(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
 
 
-def read_object(field: str, text: bytes) -> dict[str, Any]:
+def read_object(field: str, text: str | bytes) -> dict[str, Any]:
     """One JSON object, each key of it once, on every level.
 
     Raises
@@ -194,20 +202,21 @@ def read_object(field: str, text: bytes) -> dict[str, Any]:
         by the name ``field``: what is no UTF-8, no JSON, or no object; a key that repeats, NaN or an infinity, nesting beyond Python's.
     """
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            keys = [key for key, _ in pairs]
-            raise PositionContractError(field, next(key for key in keys if keys.count(key) > 1), "each key once", "Two values under one name: neither is believed.")
+        found: dict[str, Any] = {}
+        for key, value in pairs:
+            require(key not in found, field, key, "each key once", "Two values under one name: neither is believed.")
+            found[key] = value
         return found
 
     def constant(word: str) -> Any:
         raise ValueError(f"{word} is no JSON")
 
     try:
-        value = json.loads(text.decode("utf-8"), object_pairs_hook=once, parse_constant=constant)
+        value = json.loads(text if isinstance(text, str) else text.decode("utf-8"), object_pairs_hook=once, parse_constant=constant)
     except PositionContractError:
         raise
     except (ValueError, RecursionError) as error:
-        raise PositionContractError(field, " ".join(str(error).split())[:200], "one JSON object", "The file is damaged or of another kind: write it again.") from None
+        raise PositionContractError(field, " ".join(str(error).split())[:200], "one JSON object",
+                                    "The file is damaged or of another kind: write it again.") from None
     require(isinstance(value, dict), field, type(value).__name__, "one JSON object", "The file is of another kind.")
     return value
