@@ -108,7 +108,7 @@ def nan_in_padding(model, kind: Family):
     def hook(module, args, out):
         return out.masked_fill((args[0] == PAD)[..., None], torch.nan)
 
-    model.get_input_embeddings().register_forward_hook(hook)
+    getattr(model, "encoder", model).get_input_embeddings().register_forward_hook(hook)  # T5's stack has a module of its own
     return transformers_step(model, kind.name)
 
 

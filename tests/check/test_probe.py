@@ -178,7 +178,8 @@ def test_random_transformers_models_are_clean(name):
 
 
 @pytest.mark.peer("transformers", 5)
-@pytest.mark.parametrize("fault, source, families, must, make", peers.FAULTS, ids=lambda value: value if isinstance(value, str) else "")
-def test_a_fault_in_a_transformers_model_is_noticed(fault, source, families, must, make):
-    """The table of hits, which `make probe` prints."""
-    assert [name for name in families if must not in peers.codes(peers.probed(name, make()))] == []
+def test_every_fault_in_a_transformers_model_is_noticed(capsys):
+    """The table that `make probe` prints."""
+    with capsys.disabled():
+        print()
+        assert peers.main() == 0

@@ -113,7 +113,7 @@ def test_settings_are_those_of_the_library(here):
     ("mymodel:number", "probe", "a callable"), ("mymodel:text", "probe", "a callable"), ("mymodel:wants", "probe", "called without arguments"),
     ("mymodel:raises", "probe", "RuntimeError: no weights in this folder"), ("mymodel:leaves", "probe", "SystemExit: 0"),
     ("mymodel:nothing", "step", "a callable"),
-    ("mymodel:other", "step", "keywords input_ids, attention_mask, position_ids"), ("mymodel:positional", "step", "missing a required argument: 'input_ids'"),
+    ("mymodel:other", "step", "keywords input_ids, attention_mask, position_ids"), ("mymodel:positional", "step", "missing a required argument: 'ids'"),
     ("mymodel:made", "probe", "called without arguments"), ("mymodel:fails", "step", "mat1 and mat2 shapes"), ("mymodel:ends", "step", "SystemExit: 0"),
     ("mymodel:bare", "step", "(layers, cache)"), ("mymodel:short", "layers", "the state of every token"), ("mymodel:text_out", "step", "AttributeError"),
 ])

@@ -131,8 +131,8 @@ GOOD = raw({"x": entry()}, bytes(8))
     (GOOD + b"\0", "file", "as its header says"),
 ])
 def test_hostile_files_are_refused_in_words(file, content, field, says):
-    path, start = file(content), time.perf_counter()
-    assert says in str(refused(lambda: read(path), field)) and time.perf_counter() - start < 2.0
+    path, start = file(content), time.process_time()
+    assert says in str(refused(lambda: read(path), field)) and time.process_time() - start < 2.0
 
 
 def test_a_file_that_is_cut_anywhere_is_refused(file):

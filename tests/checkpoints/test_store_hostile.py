@@ -109,8 +109,8 @@ def archive(value) -> bytes:
 ])
 def test_hostile_manifests_are_refused_in_words(folder, content, field, says):
     (folder / MANIFEST).write_bytes(content)
-    start = time.perf_counter()
-    assert says in str(refused(lambda: load_release(folder), field)) and time.perf_counter() - start < 2.0
+    start = time.process_time()
+    assert says in str(refused(lambda: load_release(folder), field)) and time.process_time() - start < 2.0
     refused(lambda: save_release(folder, walk("DRAFT"), replaces=0), field)
     assert (folder / MANIFEST).read_bytes() == content, "what cannot be read is not written over"
 
