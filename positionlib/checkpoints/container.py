@@ -30,11 +30,11 @@ from positionlib.errors import PositionContractError, require
 
 HEADER_LIMIT = 4 * 2**20  # bytes; some 40,000 tensors. Parsed, a hostile header takes about 30 times as much.
 DTYPES = {"BOOL": torch.bool, "U8": torch.uint8, "I8": torch.int8, "I16": torch.int16, "I32": torch.int32, "I64": torch.int64,
-          "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "F16": torch.float16, "BF16": torch.bfloat16,
-          "F32": torch.float32, "F64": torch.float64}
+          "F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 METADATA = "__metadata__"
-PICKLES = (b"PK\x03\x04", b"\x80")  # torch.save's archive, and a bare pickle: no length that a header has
+# What else a file may begin with. Read as a length, the eight bytes of each are far beyond the limit.
+OTHERS = {b"PK\x03\x04": "a zip archive, as torch.save writes", b"\x80": "a pickle", b"\x93NUMPY": "a NumPy array", b"GGUF": "a GGUF file"}
 
 
 @dataclass(frozen=True)
@@ -99,13 +99,15 @@ def open_container(path: str | Path) -> Iterator[Container]:
         ``file``: what is no regular file, cannot be read, is a pickle, is truncated, or whose header is too long, no plain JSON object, or
         at odds with the bytes that follow it. A tensor's name: an entry of an unknown dtype, shape or place.
     """
-    path = Path(path)
+    require(isinstance(path, (str, Path)), "file", path, "a path", "Name the file.")
     try:
         # Before it is opened: opening a pipe would wait for its writer.
-        require(path.is_file(), "file", str(path), "a file", "Check the path: a folder, a pipe or a device holds no tensors.")
-        stream = path.open("rb")
-    except OSError as error:
-        raise PositionContractError("file", str(path), "a readable file", f"{error.strerror}.") from None
+        require(Path(path).is_file(), "file", str(path), "a file", "Check the path: a folder, a pipe or a device holds no tensors.")
+        stream = Path(path).open("rb")
+    except PositionContractError:
+        raise
+    except (OSError, ValueError) as error:  # a name with a null byte is a ValueError
+        raise PositionContractError("file", str(path), "a readable file", f"{getattr(error, 'strerror', None) or error}.") from None
     with stream:
         yield _opened(stream, os.fstat(stream.fileno()).st_size, str(path))
 
@@ -113,41 +115,44 @@ def open_container(path: str | Path) -> Iterator[Container]:
 def _opened(stream: BinaryIO, size: int, path: str) -> Container:
     first = stream.read(8)
     length = int.from_bytes(first, "little")
-    fits = len(first) == 8 and 2 <= length <= size - 8
-    require(fits or not first.startswith(PICKLES), "file", path, "a safetensors file",
-            "This is a pickle, or an archive of one, and is never read: save it as safetensors where it was made.")
-    require(fits, "file", f"{size} bytes, {length} of them a header: {path}", "8 bytes, a header, and the tensors",
-            "The file is truncated or of another kind: fetch it again.")
-    require(length <= HEADER_LIMIT, "file", f"a header of {length} bytes: {path}", f"at most {HEADER_LIMIT} bytes", "Split the tensors over several files.")
+    if not (len(first) == 8 and 2 <= length <= min(size - 8, HEADER_LIMIT)):
+        other = next((what for start, what in OTHERS.items() if length > HEADER_LIMIT and first.startswith(start)), None)
+        require(other is None, "file", f"{other}: {path}", "a safetensors file", "Nothing is ever unpickled here. Load it where you trust it, with "
+                "torch.load(weights_only=True), and write it with safetensors.torch.save_file.")
+        raise PositionContractError("file", f"a header of {length} bytes in a file of {size}: {path}", f"one that fits the file and {HEADER_LIMIT} bytes",
+                                    "It is truncated, no safetensors file, or has so many tensors that it should be split.")
     header = stream.read(length)
     require(len(header) == length, "file", f"{len(header)} bytes of a header: {path}", f"{length} bytes", "The file was cut while it was read: fetch it again.")
+    require(header.startswith(b"{"), "file", path, "a header of one JSON object", "Write it again as safetensors.")
     described = read_object("file", header)
     metadata = described.pop(METADATA, {})
     texts = isinstance(metadata, dict) and all(isinstance(text, str) for text in metadata.values())
     require(texts, METADATA, metadata, "texts by name", "Write numbers and lists as text.")
-    entries = {name: _entry(name, told) for name, told in described.items()}
+    entries = {name: _entry(name, told, size - 8 - length) for name, told in described.items()}
     end = 0
     for name, entry in sorted(entries.items(), key=lambda item: (item[1].start, item[1].end)):
         require(entry.start == end, name, f"bytes {entry.start}..{entry.end}", f"bytes from {end} on",
                 "Tensors follow one another without a hole or an overlap.")
         end = entry.end
-    require(end == size - 8 - length, "file", f"{size - 8 - length} bytes of tensors: {path}", f"{end} bytes, as its header says",
-            "The file is truncated, or something was appended: fetch it again.")
+    require(end == size - 8 - length, "file", f"{size - 8 - length} bytes behind the header: {path}", f"{end}, as the header says",
+            "It is truncated, or something was appended: fetch it again.")
     return Container(stream, 8 + length, entries, metadata, hashlib.sha256(header).hexdigest())
 
 
-def _entry(name: str, told: Any) -> Entry:
+def _entry(name: str, told: Any, room: int) -> Entry:
     require(isinstance(told, dict) and set(told) == {"dtype", "shape", "data_offsets"}, name, told, "dtype, shape and data_offsets",
             "Write it again as safetensors.")
     dtype, shape, offsets = told["dtype"], told["shape"], told["data_offsets"]
     require(isinstance(dtype, str) and dtype in DTYPES, f"{name}.dtype", dtype, f"one of {', '.join(DTYPES)}", "Convert it where it was made.")
     require(_counts(shape) and len(shape) <= 16, f"{name}.shape", shape, "a list of at most 16 whole numbers, none below 0", "Write it again as safetensors.")
+    require(_counts(offsets) and len(offsets) == 2 and offsets[0] <= offsets[1] <= room, f"{name}.data_offsets", offsets,
+            f"[start, end] within the {room} bytes behind the header", "It is truncated, or was written by hand: fetch it again.")
     size = math.prod(shape) * DTYPES[dtype].itemsize
+    require(offsets[1] - offsets[0] == size, f"{name}.data_offsets", offsets, f"two places {size} bytes apart, the size of {shape} in {dtype}",
+            "The header contradicts itself: fetch the file again.")
     # An empty tensor has no bytes to be compared with, and its strides must be numbers all the same.
     require(math.prod(max(n, 1) for n in shape) * DTYPES[dtype].itemsize < 2**63, f"{name}.shape", shape, "fewer than 2^63 bytes",
             "Write it again as safetensors.")
-    require(_counts(offsets) and len(offsets) == 2 and offsets[1] - offsets[0] == size, f"{name}.data_offsets", offsets,
-            f"two places {size} bytes apart, the size of {shape} in {dtype}", "The header contradicts itself: fetch the file again.")
     return Entry(DTYPES[dtype], tuple(shape), *offsets)
 
 
@@ -204,7 +209,7 @@ def read_object(field: str, text: str | bytes) -> dict[str, Any]:
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for key, value in pairs:
-            require(key not in found, field, key, "each key once", "Two values under one name: neither is believed.")
+            require(key not in found, field, f"the key {key[:80]!r} twice in one object", "each key once", "Neither of two values is believed: write it again.")
             found[key] = value
         return found
 

@@ -3,7 +3,6 @@
 import hashlib
 import io
 import json
-import os
 import pickle
 import resource
 import time
@@ -70,10 +69,12 @@ def test_a_manifest_that_is_cut_anywhere_is_refused(folder):
 def test_a_table_that_is_cut_anywhere_is_refused(folder):
     path = folder / json.loads((folder / MANIFEST).read_text())["new"]
     content = path.read_bytes()
+    with open_container(path) as file:
+        ends = {name: file.data_starts + entry.end for name, entry in file.entries.items()}
+        data = file.data_starts
     for end in range(len(content)):
-        os.truncate(path, 0)
         path.write_bytes(content[:end])
-        refused(lambda: load_release(folder), "new.file")
+        refused(lambda: load_release(folder), "new.file" if end < data else f"new.{next(name for name in ends if ends[name] > end)}.data_offsets")
 
 
 @pytest.mark.parametrize("name", ["manifest", "old", "new"])
@@ -196,7 +197,7 @@ def test_a_pickle_is_never_read_whatever_it_is_called(folder):
     told = json.loads((folder / MANIFEST).read_text())
     for content in (pickle.dumps(Bomb()), archive({"weight": Bomb()})):
         (folder / told["new"]).write_bytes(content)
-        assert "never read" in str(refused(lambda: load_release(folder), "new.file"))
+        assert "Nothing is ever unpickled here" in str(refused(lambda: load_release(folder), "new.file"))
 
 
 def test_a_hole_of_two_tebibytes_is_refused_within_the_memory_of_a_small_table(folder):
