@@ -14,7 +14,7 @@ export OPENBLAS_NUM_THREADS := 1
 export PYDEVD_DISABLE_FILE_VALIDATION := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: book serve test test-all notebooks kernels bench probe peers clean environment
+.PHONY: book serve test test-all notebooks kernels bench probe clean environment
 .DEFAULT_GOAL := book
 
 # The stamp holds a checksum, not a date: a checkout that touches files installs nothing again.
@@ -62,8 +62,8 @@ kernels: environment
 	@env -u TRITON_INTERPRET $(BIN)/python -m positionlib.kernels.compile
 
 # The peers stand in environments of their own, which read the book's packages and change none of them. Two, since one peer
-# is gone from the newer release.
-peers: environment
+# is gone from the newer release. First the weight maps are compared with the peers, then everything is timed.
+bench: environment
 	@set -e; for name in bench bench-4; do \
 	  want=$$(cat requirements-$$name.txt $(STAMP) | cksum); \
 	  if [ "$$(cat .venv-$$name/.installed 2>/dev/null)" != "$$want" ]; then \
@@ -75,15 +75,13 @@ peers: environment
 	    .venv-$$name/bin/python -m pip install --quiet -r requirements-$$name.txt; \
 	    echo "$$want" > .venv-$$name/.installed; \
 	  fi; \
+	  .venv-$$name/bin/python -m pytest -q tests/bench/test_peers.py; \
 	done
-
-# First the weight maps are compared with the peers, then everything is timed.
-bench: peers
-	@set -e; for name in bench bench-4; do .venv-$$name/bin/python -m pytest -q tests/bench/test_peers.py; done
 	@$(BIN)/python -m positionlib.bench.cpu
 
 # Random models of transformers, whole and with injected faults: what the checker's probe finds.
-probe: peers
+probe: environment
+	@test -x .venv-bench/bin/python || { echo ".venv-bench is not there: run make bench"; exit 1; }
 	@.venv-bench/bin/python -m tests.check.peers
 
 clean:
