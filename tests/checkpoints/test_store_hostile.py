@@ -81,9 +81,9 @@ def test_a_table_that_is_cut_anywhere_is_refused(folder):
         refused(lambda: load_release(folder), "new.file" if end < data else f"new.{next(name for name in ends if ends[name] > end)}.data_offsets")
 
 
-@pytest.mark.parametrize("name", ["manifest", "old", "new"])
+@pytest.mark.parametrize("name", ["manifest", "new"])
 def test_no_byte_can_change_unnoticed(folder, name):
-    """Every byte of every file, one bit of each."""
+    """Every byte of the manifest and of a table, one bit of each."""
     before = load_release(folder).release
     path = folder / (MANIFEST if name == "manifest" else json.loads((folder / MANIFEST).read_text())[name])
     content = path.read_bytes()
