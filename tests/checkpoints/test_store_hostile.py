@@ -4,10 +4,8 @@ import hashlib
 import io
 import json
 import pickle
-import re
 import resource
 import time
-from pathlib import Path
 
 import pytest
 import torch
@@ -19,8 +17,6 @@ from tests.checkpoints.test_container import Bomb
 from tests.checkpoints.test_release import OLD, outside, served, walk
 from tests.checkpoints.test_store import child, facts
 from tests.refusals import refused
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -237,12 +233,3 @@ def test_a_receipt_is_kept_word_for_word(tmp_path):
     receipt = outside(release.new, result="perplexity 12.5 at 4..5 – “worse”")
     save_release(tmp_path / "r", release.extended_range_evaluated(receipt), replaces=0)
     assert load_release(tmp_path / "r").release.receipt == receipt
-
-
-def test_the_lines_of_the_readme_run_as_they_stand(tmp_path, monkeypatch):
-    block, = (block for block in re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.S) if "load_release" in block)
-    monkeypatch.chdir(tmp_path)
-    save_release("positions", walk("DRAFT"), replaces=0)
-    exec(block, {})
-    stored = load_release("positions")
-    assert (stored.revision, stored.release.state, stored.release.new.capacity, stored.release.serving.capacity) == (2, "TABLE_MIGRATED", 2048, 4)
