@@ -1,4 +1,4 @@
-# make book | serve | test | test-all | notebooks | kernels | bench | clean      (README.md says what each is for)
+# make book | serve | test | test-all | notebooks | kernels | bench | probe | clean      (README.md says what each is for)
 
 PYTHON ?= python3
 PORT   ?= 8000
@@ -14,7 +14,7 @@ export OPENBLAS_NUM_THREADS := 1
 export PYDEVD_DISABLE_FILE_VALIDATION := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: book serve test test-all notebooks kernels bench clean environment
+.PHONY: book serve test test-all notebooks kernels bench probe clean environment
 .DEFAULT_GOAL := book
 
 # The stamp holds a checksum, not a date: a checkout that touches files installs nothing again.
@@ -78,6 +78,11 @@ bench: environment
 	  .venv-$$name/bin/python -m pytest -q tests/bench/test_peers.py; \
 	done
 	@$(BIN)/python -m positionlib.bench.cpu
+
+# Random models of transformers, whole and with injected faults: what the checker's probe finds.
+probe: environment
+	@test -x .venv-bench/bin/python || { echo ".venv-bench is not there: run make bench"; exit 1; }
+	@.venv-bench/bin/python -m tests.check.peers
 
 clean:
 	rm -rf _build .cache .hypothesis build *.egg-info .venv .venv-bench .venv-bench-4

@@ -19,7 +19,7 @@ BUCKETS, PLACES = pl.T5Buckets(8, 20, True), {"x": IDS}
 LINES = pl.SeparableGrid({"row": (2, 4), "col": (3, 4)}, compose="sum", leading=("cls",))
 SINE, RESIZE = dict(order=["row", "col"], layout="interleaved"), dict(mode="bilinear", align_corners=False, antialias=False)
 BOXES = torch.tensor([[0, 0, 4, 5], [1, 2, 3, 4]])
-TABLE = dict(weight=normal(6, D), provenance=["trained"] * 6, row_offset=1, moments={"exp_avg": normal(6, D)}, position_ids=torch.arange(6),
+TABLE = dict(weight=normal(6, D), provenance=["trained"] * 6, row_offset=1, moments={"exp_avg": normal(6, D)}, position_ids=torch.arange(6), shards=2,
              identity=AdmissionTuple("a", "b", **{name: 6 if name.endswith(("rows", "embeddings")) else "c" for name in AdmissionTuple._fields[2:]}))
 
 

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from positionlib.checkpoints.store import load_release, save_release
+from tests.checkpoints.test_release import walk
+
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "positionlib"
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -154,6 +157,15 @@ def test_the_lines_of_the_readme_run_as_they_stand():
     said = python(block + """
 print(list(out.shape), geometry.key_positions.shape[-1], geometry.query_positions.tolist(), bool(geometry.visible.all()))""")
     assert said == "[1, 8, 1, 64] 513 [512] True"
+
+
+def test_the_migration_of_the_readme_runs_as_it_stands(tmp_path, monkeypatch):
+    block, = (block for block in re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.S) if "load_release" in block)
+    monkeypatch.chdir(tmp_path)
+    save_release("positions", walk("DRAFT"), replaces=0)
+    exec(block, {})
+    stored = load_release("positions")
+    assert (stored.revision, stored.release.state, stored.release.new.capacity, stored.release.serving.capacity) == (2, "TABLE_MIGRATED", 2048, 4)
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda m: m.relative_to(PACKAGE).as_posix())

@@ -10,7 +10,9 @@ import io
 import math
 import zipfile
 import zlib
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -18,9 +20,10 @@ import numpy as np
 from positionlib.check.arrays import check_arrays, check_calls
 from positionlib.check.feed import ARRAYS, NUMBERS
 from positionlib.check.findings import Report
-from positionlib.errors import PositionContractError, require
+from positionlib.errors import PositionContractError, require, require_count
 
 FILE_LIMIT = 64 * 2**20  # bytes of a file, and of all its members unpacked
+SETTINGS = ("prompts", "pad_token_id", "regimes", "tolerance")
 HEADER_LIMIT = 1_000  # characters of one array's header; numpy writes about 100
 
 
@@ -40,21 +43,46 @@ def check_file(path: str | Path, name: str | None) -> Report:
         return check_arrays(read_npz(content), _named(name))
     require(not content.startswith((b"\x80", b"\x93NUMPY")), "file", str(path), "YAML, JSON or NPZ",
             "Save the named arrays with numpy.savez; a pickle is never read.")
-    try:
-        from positionlib.manifest_io import ROOT, read_json_value, read_yaml, root
-    except ImportError as error:
-        raise PositionContractError("file", str(path), "an NPZ archive, where the extra 'manifest' is not installed",
-                                    f"JSON and YAML are read with it: {error}.") from None
+    documents = _documents(path)
     if Path(path).suffix.lower() in (".yaml", ".yml"):
-        return _manifest(read_yaml(content), name)
-    document = read_json_value(content)
-    require(isinstance(document, dict), "document", type(document).__name__, "one JSON object", f"Name the arrays, or put a manifest under {ROOT}.")
-    if ROOT in document:
-        return _manifest(root(document), name)
+        return _manifest(documents.read_yaml(content), name)
+    document = documents.read_json_value(content)
+    require(isinstance(document, dict), "document", type(document).__name__, "one JSON object", f"Name the arrays, or put a manifest under {documents.ROOT}.")
+    if documents.ROOT in document:
+        return _manifest(documents.root(document), name)
     if "calls" in document:
         require(len(document) == 1, "document", sorted(document), "calls and nothing else", "Repeat what the calls share in each of them.")
         return check_calls(document["calls"], _named(name))
     return check_arrays(document, _named(name))
+
+
+def read_settings(path: str | Path) -> dict[str, Any]:
+    """The settings of a probe in a JSON file, for :func:`positionlib.check.probe.probe`: it has the last word on their values.
+
+    Raises
+    ------
+    PositionContractError
+        a file that cannot be read, is no JSON object, names another setting, or holds one of another form.
+    """
+    settings = _documents(path).read_json_value(_bytes(Path(path)))
+    known = isinstance(settings, dict) and set(settings) <= set(SETTINGS)
+    require(known, "settings", sorted(settings) if isinstance(settings, dict) else type(settings).__name__, f"some of {', '.join(SETTINGS)}",
+            "Name each setting once, in one JSON object.")
+    prompts, regimes = settings.get("prompts", []), settings.get("regimes", [])
+    whole = isinstance(prompts, list) and all(isinstance(p, list) and all(type(token) is int and 0 <= token < 2**31 for token in p) for p in prompts)
+    require(whole, "prompts", prompts, "lists of token ids below 2^31", "Tokenise the prompts: the model is fed ids.")
+    require(isinstance(regimes, list), "regimes", regimes, "a list of names", "Leave it out to run all.")
+    require_count("pad_token_id", settings.get("pad_token_id", 0), 0)
+    return settings
+
+
+def _documents(path: str | Path) -> ModuleType:
+    """The reader of documents, where it is installed."""
+    try:
+        return import_module("positionlib.manifest_io")
+    except ImportError as error:
+        raise PositionContractError("file", str(path), "an NPZ archive, where the extra 'manifest' is not installed",
+                                    f"JSON and YAML are read with it: {error}.") from None
 
 
 def _manifest(fields: dict[str, Any], name: str | None) -> Report:

@@ -56,6 +56,7 @@ class PositionTable:
     row_offset : rows before position 0 (OPT: 2, RoBERTa: padding_idx + 1).
     moments : the optimizer's state of the weight, by its names: tensors [P, D], and scalars such as ``step``. Empty without training.
     position_ids : the stored id range [R]; regenerated from the configuration when left out.
+    shards : pieces into which a sharded checkpoint cuts the rows of the weight and of its moments; 1 is whole.
 
     Raises
     ------
@@ -69,6 +70,7 @@ class PositionTable:
     row_offset: int = 0
     moments: Mapping[str, Tensor] = field(default_factory=dict)
     position_ids: Tensor | None = None
+    shards: int = 1
 
     def __post_init__(self) -> None:
         weight, identity = self.weight, self.identity
@@ -91,11 +93,22 @@ class PositionTable:
                 f"{rows} words of {', '.join(PROVENANCE)}", "Take it from row_provenance(counts).")
         ids = torch.arange(configured) if self.position_ids is None else admit_position_ids(self.position_ids, configured)
         object.__setattr__(self, "position_ids", ids)
+        require(require_count("shards", self.shards) <= rows, "shards", self.shards, f"at most {rows}, one a row", "A shard holds whole rows.")
 
     @property
     def capacity(self) -> int:
-        """How many positions have a row."""
+        """How many positions have a row: the runtime's admission limit."""
         return len(self.weight) - self.row_offset
+
+    @property
+    def shard_rows(self) -> tuple[tuple[int, int], ...]:
+        """(first row, row behind the last) of every shard, cut as torch.chunk and DTensor's Shard(0) cut: the last ones may be empty.
+
+        They follow from the rows, so that no migration leaves the offsets of the old table behind.
+        """
+        rows = len(self.weight)
+        size = -(-rows // self.shards)
+        return tuple((min(n * size, rows), min((n + 1) * size, rows)) for n in range(self.shards))
 
 
 @checked

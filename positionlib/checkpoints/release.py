@@ -8,7 +8,7 @@ configuration, moments and identity are one object, and no cache of another iden
 
 Whether the new rows are any good is not decided here: EXTENDED-RANGE_EVALUATED takes an :class:`OutsideReceipt`, which somebody else measured.
 
-Source: the article's section 0x07. Everything is in memory; writing files atomically is the caller's.
+Source: the article's section 0x07. Everything is in memory; :mod:`positionlib.checkpoints.store` keeps it in a folder.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from positionlib.checkpoints.migration import PositionTable, row_provenance
 from positionlib.contract import checked
-from positionlib.errors import require
+from positionlib.errors import require, require_count
 from positionlib.identity import AdmissionTuple
 from positionlib.rules import integers, require_values
 
@@ -52,6 +52,8 @@ class OutsideReceipt:
         for name in ("issuer", "result"):
             value = getattr(self, name)
             require(isinstance(value, str) and bool(value.strip()), name, value, "a non-empty text", "An unsigned or empty finding proves nothing.")
+        for name in ("first", "last"):
+            object.__setattr__(self, name, require_count(name, getattr(self, name), 0))
 
 
 @checked
@@ -72,6 +74,28 @@ class Release:
     passed: tuple[str, ...] = ("DRAFT",)
     receipt: OutsideReceipt | None = None
 
+    def __post_init__(self) -> None:
+        walk = STATES if SKIPPABLE in self.passed else tuple(state for state in STATES if state != SKIPPABLE)
+        require(0 < len(self.passed) <= len(walk) and self.passed == walk[: len(self.passed)], "passed", self.passed,
+                f"the first ones of {', '.join(STATES)}", f"Only {SKIPPABLE} may be skipped.")
+        for name, entered in (("new", "TABLE_MIGRATED"), ("receipt", "EXTENDED-RANGE_EVALUATED")):
+            value, wanted = getattr(self, name), entered in self.passed
+            require((value is not None) == wanted, name, value, f"{'one' if wanted else 'none'} in {self.state}", f"It comes with {entered}.")
+        if self.new is not None:
+            self._enlarges(self.new)
+
+    def _enlarges(self, new: PositionTable) -> None:
+        """What an enlarged table keeps, trained further or not."""
+        old, rows = self.old, len(self.old.weight)
+        require(len(new.weight) > rows and new.weight.shape[1:] == old.weight.shape[1:], "weight", new.weight,
+                f"more than {rows} rows of width {old.weight.shape[1]}", "Enlarge it with migrate_position_table.")
+        require(new.row_offset == old.row_offset, "row_offset", new.row_offset, f"{old.row_offset}, as before", "Position 0 keeps its row.")
+        for name in ("release_id", "checkpoint_id"):
+            require(getattr(new.identity, name) != getattr(old.identity, name), f"identity.{name}", getattr(new.identity, name), "a new name",
+                    "An enlarged table is another release: old caches must not match it.")
+        require(new.identity.position_method == old.identity.position_method, "identity.position_method", new.identity.position_method,
+                f"{old.identity.position_method}, as before", "Migrate one thing at a time.")
+
     @property
     def state(self) -> str:
         """The state reached, by the article's name."""
@@ -90,20 +114,12 @@ class Release:
     @checked
     def table_migrated(self, new: PositionTable) -> Release:
         """Enter TABLE_MIGRATED with the enlarged table: old rows bit for bit, new rows named as new, both ids new."""
-        old, rows = self.old, len(self.old.weight)
-        require(len(new.weight) > rows and new.weight.shape[1:] == old.weight.shape[1:], "weight", new.weight,
-                f"more than {rows} rows of width {old.weight.shape[1]}", "Enlarge it with migrate_position_table.")
-        require(new.row_offset == old.row_offset, "row_offset", new.row_offset, f"{old.row_offset}, as before", "Position 0 keeps its row.")
+        release, old, rows = self._enter("TABLE_MIGRATED", new=new), self.old, len(self.old.weight)
         require(_same_bits(new.weight[:rows], old.weight), "weight", new.weight, f"rows 0..{rows - 1} bit for bit", "Copy the prefix before any training.")
-        for name in ("release_id", "checkpoint_id"):
-            require(getattr(new.identity, name) != getattr(old.identity, name), f"identity.{name}", getattr(new.identity, name), "a new name",
-                    "An enlarged table is another release: old caches must not match it.")
-        require(new.identity.position_method == old.identity.position_method, "identity.position_method", new.identity.position_method,
-                f"{old.identity.position_method}, as before", "Migrate one thing at a time.")
         require(all(word.startswith("new:") for word in new.provenance[rows:]) and new.provenance[:rows] == old.provenance, "provenance",
                 new.provenance[rows:], "'new:' and a policy for every added row, and the old words for the others",
                 "A row that was never addressed is not trained, whatever its numbers.")
-        return self._enter("TABLE_MIGRATED", new=new)
+        return release
 
     def optimizer_migrated(self) -> Release:
         """Enter OPTIMIZER_MIGRATED: the candidate's moments hold the old ones as a prefix, and zeros for the new rows."""
@@ -135,6 +151,7 @@ class Release:
         for part in ("weight", "position_ids"):
             require(_same_bits(getattr(saved, part), getattr(live, part)), f"saved.{part}", getattr(saved, part), "what the model holds", "Save the checkpoint again.")
         require(saved.identity == live.identity, "saved.identity", saved.identity, f"{live.identity}", "Configuration, ids and weights are saved together.")
+        require(saved.shards == live.shards, "saved.shards", saved.shards, f"{live.shards}, as the model is cut", "Save the shards' offsets with the shards.")
         require(saved.row_offset == live.row_offset and saved.provenance == live.provenance, "saved.provenance", saved.provenance,
                 f"{live.provenance} from row {live.row_offset}", "Save the provenance with the rows.")
         require(set(saved.moments) == set(live.moments) and all(_same_bits(saved.moments[n], m) for n, m in live.moments.items()), "saved.moments",

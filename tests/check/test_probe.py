@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from positionlib.check import FAMILIES, REGIMES, probe, transformers_step
+from tests.check import peers
 from tests.check.models import FAULTS, Tiny
 from tests.refusals import refused
 
@@ -170,27 +171,15 @@ def test_a_fault_is_seen_through_the_adapter():
     assert codes(probe(transformers_step(Library("llama", "segments ignored"), "llama"), "llama", PROMPTS, pad_token_id=PAD, tolerance=1e-9)) == ["packed"]
 
 
-def random_model(name: str):
-    """A random model of the transformers library, two layers wide."""
-    import transformers as hf
-
-    small = {"vocab_size": 32, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
-    wide = small | {"intermediate_size": 32, "max_position_embeddings": 64}
-    model = {
-        "gpt2": lambda: hf.GPT2LMHeadModel(hf.GPT2Config(vocab_size=32, n_positions=64, n_embd=16, n_layer=2, n_head=2)),
-        "opt": lambda: hf.OPTForCausalLM(hf.OPTConfig(**small, ffn_dim=32, word_embed_proj_dim=16, max_position_embeddings=64)),
-        "bloom": lambda: hf.BloomForCausalLM(hf.BloomConfig(vocab_size=32, hidden_size=16, n_layer=2, n_head=2)),
-        "t5": lambda: hf.T5EncoderModel(hf.T5Config(vocab_size=32, d_model=16, d_kv=8, d_ff=32, num_layers=2, num_heads=2)),
-        "llama": lambda: hf.LlamaForCausalLM(hf.LlamaConfig(**wide)), "bert": lambda: hf.BertModel(hf.BertConfig(**wide)),
-        "mpt": lambda: hf.MptForCausalLM(hf.MptConfig(d_model=16, n_heads=2, n_layers=2, vocab_size=32, max_seq_len=64)),
-        "roberta": lambda: hf.RobertaModel(hf.RobertaConfig(**wide)), "falcon": lambda: hf.FalconForCausalLM(hf.FalconConfig(**small)),
-        "falcon-alibi": lambda: hf.FalconForCausalLM(hf.FalconConfig(**small, alibi=True)),
-    }[name]()
-    return model.eval()
-
-
 @pytest.mark.peer("transformers", 5)
 @pytest.mark.parametrize("name", [name for name in FAMILIES if name != "t5-decoder"])
 def test_random_transformers_models_are_clean(name):
-    torch.manual_seed(0)
-    assert probe(transformers_step(random_model(name), name), name, PROMPTS, pad_token_id=PAD).findings == ()
+    assert peers.probed(name).findings == ()
+
+
+@pytest.mark.peer("transformers", 5)
+def test_every_fault_in_a_transformers_model_is_noticed(capsys):
+    """The table that `make probe` prints."""
+    with capsys.disabled():
+        print()
+        assert peers.main() == 0

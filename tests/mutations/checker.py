@@ -27,4 +27,10 @@ MUTATIONS = [
     Mutation("probe: order measured by the whole state", f"{C}/probe.py", "self.tolerance * min(content, size)", "self.tolerance * size", f"{T}/test_probe.py"),
     Mutation("probe: order below the rounding counts", f"{C}/probe.py", "min(self.tolerance, 16 * self.unit) * size", "0.0", f"{T}/test_probe.py"),
     Mutation("probe: only the first prompt compared", f"{C}/probe.py", "for row, where in enumerate(rows))", "for row, where in list(enumerate(rows))[:1])", f"{T}/test_probe.py"),
+    Mutation("probing: an exit taken for the report", "positionlib/check/probing.py", '    except (Exception, SystemExit) as error:\n        raise PositionContractError("probe"', '    except Exception as error:\n        raise PositionContractError("probe"', "tests/check/test_probing.py"),
+    Mutation("probing: the model prints into the report", "positionlib/check/probing.py", 'contextlib.redirect_stdout(sys.stderr)', 'contextlib.nullcontext()', "tests/check/test_probing.py"),
+    Mutation("probing: settings dropped", "positionlib/check/probing.py", '| ({} if path is None else read_settings(path))', '| ({} if path is None else read_settings(path) and {})', "tests/check/test_probing.py"),
+    Mutation("probing: any callable a step", "positionlib/check/probing.py", 'inspect.signature(step).bind(**dict.fromkeys(KEYWORDS))', 'pass', "tests/check/test_probing.py"),
+    Mutation("probing: any setting taken", "positionlib/check/reading.py", 'set(settings) <= set(SETTINGS)', 'True', "tests/check/test_probing.py"),
+    Mutation("probing: the user's folder not looked into", "positionlib/check/probing.py", '    sys.path.insert(0, str(Path.cwd()))\n', '', "tests/check/test_probing.py"),
 ]
