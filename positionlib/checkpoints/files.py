@@ -1,0 +1,131 @@
+"""Safetensors files, read here and nowhere executed: eight bytes of length, a JSON header, and one buffer.
+
+What is read is hostile until proven otherwise. The header is bounded and has to fit the file; every tensor's bytes have to be the bytes
+that its shape and dtype need; the tensors have to cover the buffer without a gap or an overlap. Memory is the file's own size and no more.
+A pickle (.bin, .pt, .pth, .ckpt) is named and refused: unpickling it runs what it says.
+
+Source: the format's description in huggingface/safetensors at ead9d7b, README.md.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+from torch import Tensor
+
+from positionlib.errors import PositionContractError, require, whole_number
+
+HEADER_LIMIT = 4 * 2**20  # bytes; a tensor takes about 100, and a checkpoint of 10,000 tensors is split into many files
+DTYPES = {"BOOL": torch.bool, "U8": torch.uint8, "I8": torch.int8, "I16": torch.int16, "I32": torch.int32, "I64": torch.int64,
+          "F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64}
+# What else a file may begin with. Read as a length, the eight bytes of each are far beyond the limit.
+OTHERS = {b"PK\x03\x04": "a zip archive, as torch.save writes", b"\x80": "a pickle", b"\x93NUMPY": "a NumPy array", b"GGUF": "a GGUF file"}
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """Where one tensor lies: bytes begin..end−1 of the buffer."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
+def read_safetensors(path: str | Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file by name, on the CPU, each with memory of its own.
+
+    Raises
+    ------
+    PositionContractError
+        ``file``: unreadable, a pickle, truncated or longer than its header says, or a header that is no sound JSON object.
+        A tensor's name: an unknown dtype, a shape that its bytes do not fit, bytes outside the buffer or another tensor's.
+    """
+    try:
+        with Path(path).open("rb") as stream:
+            return _tensors(stream, Path(path))
+    except OSError as error:
+        raise PositionContractError("file", str(path), "a readable file", f"{error.strerror or error}.") from None
+
+
+def _tensors(stream: BinaryIO, path: Path) -> dict[str, Tensor]:
+    size = path.stat().st_size
+    start, entries = _entries(stream, str(path), size)
+    found = {}
+    for name, entry in sorted(entries.items(), key=lambda item: item[1].begin):
+        data = bytearray(entry.end - entry.begin)
+        stream.seek(start + entry.begin)
+        require(stream.readinto(data) == len(data), "file", str(path), f"{size} bytes", "It became shorter while it was read: copy it first.")
+        flat = torch.frombuffer(data, dtype=entry.dtype) if data else torch.empty(0, dtype=entry.dtype)
+        found[name] = flat.reshape(entry.shape)
+    return found
+
+
+def _entries(stream: BinaryIO, path: str, size: int) -> tuple[int, dict[str, _Entry]]:
+    """(where the buffer starts, the entries), all of them sound."""
+    head = stream.read(8)
+    length = int.from_bytes(head, "little")
+    if not (len(head) == 8 and 2 <= length <= min(size - 8, HEADER_LIMIT)):
+        known = next((what for magic, what in OTHERS.items() if length > HEADER_LIMIT and head.startswith(magic)), None)
+        require(known is None, "file", f"{known}: {path}", "a safetensors file", "Nothing is unpickled here. Load it where you trust it, with "
+                "torch.load(weights_only=True), and write it with safetensors.torch.save_file.")
+        raise PositionContractError("file", f"a header of {length} bytes in a file of {size}: {path}", f"one that fits the file and {HEADER_LIMIT} bytes",
+                                    "It is truncated, no safetensors file, or has so many tensors that it should be split.")
+    header = _header(stream.read(length))
+    notes = header.pop("__metadata__", {})
+    require(isinstance(notes, dict) and all(isinstance(value, str) for value in notes.values()), "__metadata__", notes, "texts by name",
+            "Write the file with save_file.")
+    entries = {name: _entry(name, fields, size - 8 - length) for name, fields in header.items()}
+    reached = 0
+    for name, entry in sorted(entries.items(), key=lambda item: (item[1].begin, item[1].end)):
+        require(entry.begin == reached, name, (entry.begin, entry.end), f"bytes from {reached} on, where the tensor before it ends",
+                "Tensors neither overlap nor leave a gap: write the file again.")
+        reached = entry.end
+    require(reached == size - 8 - length, "file", f"{size - 8 - length} bytes behind the header: {path}", f"{reached}, as the header says",
+            "It is truncated, or something was appended.")
+    return 8 + length, entries
+
+
+def _header(content: bytes) -> dict[str, Any]:
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, value in pairs:
+            require(name not in found, "file", f"the name {name[:80]!r} twice in one object", "each name once", "One of the two would be read: write it again.")
+            found[name] = value
+        return found
+
+    def refused(constant: str) -> None:
+        raise ValueError(f"{constant} is no JSON")
+
+    try:
+        # str.strip's spaces are the padding that the format allows; it has to begin with the object.
+        header = json.loads(content.decode("utf-8"), object_pairs_hook=unique, parse_constant=refused)
+    except PositionContractError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise PositionContractError("file", " ".join(str(error).split())[:120], "a header of one JSON object", "Write the file with save_file.") from None
+    require(isinstance(header, dict) and content[:1] == b"{", "file", type(header).__name__, "a header of one JSON object", "Write the file with save_file.")
+    return header
+
+
+def _entry(name: str, fields: Any, room: int) -> _Entry:
+    require(isinstance(fields, Mapping) and set(fields) == {"dtype", "shape", "data_offsets"}, name, fields, "dtype, shape and data_offsets, no more",
+            "Another schema's fields may mean something else.")
+    dtype = DTYPES.get(fields["dtype"]) if isinstance(fields["dtype"], str) else None
+    require(dtype is not None, f"{name}.dtype", fields["dtype"], f"one of {', '.join(DTYPES)}", "Convert the weights to a dtype that has arithmetic.")
+    shape, offsets = fields["shape"], fields["data_offsets"]
+    for part, numbers in (("shape", shape), ("data_offsets", offsets)):
+        whole = isinstance(numbers, list) and len(numbers) <= 64 and all(whole_number(n) is not None and n >= 0 for n in numbers)
+        require(whole, f"{name}.{part}", numbers, "whole numbers of at least 0", "Write the file again.")
+    require(len(offsets) == 2 and offsets[0] <= offsets[1] <= room, f"{name}.data_offsets", offsets, f"begin and end within the {room} bytes behind the header",
+            "It is truncated, or was written by hand.")
+    needed = math.prod(shape) * dtype.itemsize
+    require(offsets[1] - offsets[0] == needed, f"{name}.data_offsets", offsets, f"{needed} bytes, as shape {shape} of {fields['dtype']} needs",
+            "Shape, dtype or offsets are wrong: write the file again.")
+    return _Entry(dtype, tuple(shape), *offsets)
