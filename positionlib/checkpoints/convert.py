@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor, nn
 
 from positionlib.checkpoints.contract import PositionCheckpointContract
@@ -125,7 +126,8 @@ def _plan(config: Mapping, family: str, head_assignment: Sequence[int] | None) -
     from positionlib.checkpoints.families import FAMILIES
 
     make = FAMILIES[require_choice("family", family, tuple(FAMILIES))]
-    given = head_assignment.tolist() if hasattr(head_assignment, "tolist") else head_assignment
+    numbers = hasattr(head_assignment, "tolist") and getattr(head_assignment, "device", None) != torch.device("meta")
+    given = head_assignment.tolist() if numbers else head_assignment
     require(given is None or isinstance(given, Sequence) and not isinstance(given, str) and all(whole_number(h) is not None for h in given),
             "head_assignment", head_assignment, "head ids, or None", "Name the head of every slot.")
     return make(mapping("config", config), None if given is None else tuple(int(h) for h in given))

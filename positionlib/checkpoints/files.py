@@ -47,11 +47,14 @@ def read_safetensors(path: str | Path) -> dict[str, Tensor]:
         ``file``: unreadable, a pickle, truncated or longer than its header says, or a header that is no sound JSON object.
         A tensor's name: an unknown dtype, a shape that its bytes do not fit, bytes outside the buffer or another tensor's.
     """
+    require(isinstance(path, (str, Path)), "file", path, "a path", "Name the file.")
     try:
         with Path(path).open("rb") as stream:
             return _tensors(stream, Path(path))
-    except OSError as error:
-        raise PositionContractError("file", str(path), "a readable file", f"{error.strerror or error}.") from None
+    except (OSError, ValueError) as error:  # a name with a null byte is a ValueError
+        if isinstance(error, PositionContractError):
+            raise
+        raise PositionContractError("file", str(path), "a readable file", f"{getattr(error, 'strerror', None) or error}.") from None
 
 
 def _tensors(stream: BinaryIO, path: Path) -> dict[str, Tensor]:

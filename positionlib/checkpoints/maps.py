@@ -172,7 +172,8 @@ def deberta_terms(config: Mapping) -> tuple[tuple[str, ...], bool]:
     """(the enabled position terms, whether they use the content's projections)."""
     (stated,) = fields(config, "pos_att_type")
     terms = stated.split("|") if isinstance(stated, str) else () if stated is None else stated
-    require(isinstance(terms, (list, tuple)), "config.pos_att_type", stated, "a list, or words with | between", "Such as 'c2p|p2c'.")
+    require(isinstance(terms, (list, tuple)) and all(isinstance(term, str) for term in terms), "config.pos_att_type", stated,
+            "a list of words, or words with | between", "Such as 'c2p|p2c'.")
     shared = config.get("share_att_key", False)
     require(isinstance(shared, bool), "config.share_att_key", shared, "True or False", "Take it from config.json.")
     return tuple(terms), shared

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -216,11 +215,9 @@ def t5x() -> Proof:
     return proof("t5x", conversion, found, **{"T5X's own bias": NEAR})  # which is float32
 
 
-def proofs() -> Iterator[Proof]:
-    """One proof of each recorded source and variant."""
-    yield t5x()
-    yield from map(transformer_xl, ("model_segments_L2_mem5_ext0_clamp-1_same0", "model_segments_L1_mem4_ext2_clamp3_same0"))
-    yield from map(transformer_xl_layer, ("attention_q5_m0_h2_pre_clamp-1", "attention_q4_m3_h2_post_clamp-1", "attention_q1_m6_h4_post_clamp4"))
-    yield from map(deberta_official, ("official_c2p_p2c_share0_b-1_max4_L6", "official_c2p_p2c_share1_b4_max8_L9"))
-    yield from map(tupe, ("A_T6_h2_L2_post", "R_T7_h3_L1_post", "R_T20_h2_L1_pre"))
-    yield from map(graphormer, ("two_undirected", "directed_cycle", "single_hop_type"))
+PROOFS = (  # every recorded source and variant: what proves it, and its recorded runs
+    (t5x, ()), (transformer_xl, ("model_segments_L2_mem5_ext0_clamp-1_same0",)), (transformer_xl, ("model_segments_L1_mem4_ext2_clamp3_same0",)),
+    (transformer_xl_layer, ("attention_q5_m0_h2_pre_clamp-1",)), (transformer_xl_layer, ("attention_q4_m3_h2_post_clamp-1",)),
+    (transformer_xl_layer, ("attention_q1_m6_h4_post_clamp4",)), (deberta_official, ("official_c2p_p2c_share0_b-1_max4_L6",)),
+    (deberta_official, ("official_c2p_p2c_share1_b4_max8_L9",)), (tupe, ("A_T6_h2_L2_post",)), (tupe, ("R_T7_h3_L1_post",)), (tupe, ("R_T20_h2_L1_pre",)),
+    (graphormer, ("two_undirected",)), (graphormer, ("directed_cycle",)), (graphormer, ("single_hop_type",)))

@@ -98,6 +98,8 @@ def _second(config: Mapping, contract, edge: str) -> Plan:
 
 def _contract(family: str, revision: str, config: Mapping, assignment: Assignment, edge: str | None, **said):
     (_, heads), (terms, shared) = widths(config, "num_attention_heads"), deberta_terms(config)
+    # Absent they would mean -1, and under buckets no shape shows how far those reach.
+    fields(config, "max_relative_positions", *([] if edge is None else ["position_buckets"]))
     far, buckets = deberta_span(config)
     rule = f"clamp(i − j + {far}, 0, {2 * far - 1})" if buckets is None else f"{buckets} logarithmic buckets a side to {far}, edge {edge}"
     return stated(family, revision, heads, assignment, table_layout="distances_width", table_rows=2 * (buckets or far), relative_sign="query_minus_key",

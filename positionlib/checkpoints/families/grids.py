@@ -45,7 +45,8 @@ def vit(config: Mapping, assignment: Assignment) -> Plan:
     attention = linears(d_model, "attention.query", "attention.key", "attention.value", bias=qkv_bias) | linears(d_model, "output.dense")
     rest = norm("layernorm_before", d_model) | norm("layernorm_after", d_model) | linears(d_model, "intermediate.dense", inner=inner)
     rest |= linears(inner, "output.dense", inner=d_model)
-    pooler = linears(d_model, "pooler.dense", inner=config.get("pooler_output_size") or d_model) | {"embeddings.mask_token": (1, 1, d_model)}
+    pooled = d_model if config.get("pooler_output_size") is None else counts(config, "pooler_output_size")[0]
+    pooler = linears(d_model, "pooler.dense", inner=pooled) | {"embeddings.mask_token": (1, 1, d_model)}
 
     def patches(conversion: Conversion) -> PatchInput:
         grid = LearnedGrid(Grid({"row": rows, "col": cols}, "row_major", ("cls",)), d_model, resize=GridResize("bicubic", False, False))

@@ -21,7 +21,7 @@ from positionlib.checkpoints.state import (
     Generated, causal_mask, counts, fields, filled, hidden_score, inverse_frequencies, layered, linears, mapping, norm, only, switch, widths,
 )
 from positionlib.contract import is_finite_number
-from positionlib.errors import require, require_count
+from positionlib.errors import require, require_count, whole_number
 from positionlib.layers import SelfAttention
 from positionlib.mechanisms import Rotary
 from positionlib.rules import frequency_ladder
@@ -35,8 +35,8 @@ def rope_base(config: Mapping) -> float:
     require(kind == "default" and set(rule) <= {"rope_type", "type", "rope_theta", "partial_rotary_factor"}, "config.rope_parameters", dict(rule),
             "rope_type 'default' and its base", "Interpolated and scaled frequencies are another method: they are not converted.")
     only({"partial_rotary_factor": rule.get("partial_rotary_factor", 1.0)}, partial_rotary_factor=1.0)
-    base = rule["rope_theta"] if "rope_theta" in rule else fields(config, "rope_theta")[0]
-    require(is_finite_number(base) and base > 1, "config.rope_theta", base, "a number above 1", "Take it from config.json.")
+    base = rule.get("rope_theta", config.get("rope_theta"))
+    require(is_finite_number(base) and base > 1, "config.rope_theta", base, "a number above 1, in rope_parameters or beside it", "Take it from config.json.")
     return float(base)
 
 
@@ -124,6 +124,7 @@ class FusedFalcon:
         one, (inner, norms) = switch(config, "multi_query"), fields(config, "ffn_hidden_size", "num_ln_in_parallel_attn")
         self.kv_heads = counts(config, "num_kv_heads")[0] if self.grouped else 1 if one else self.heads
         require(self.heads % self.kv_heads == 0, "config.num_kv_heads", self.kv_heads, f"a divisor of {self.heads} heads", "Take it from config.json.")
+        require(norms is None or whole_number(norms) in (1, 2), "config.num_ln_in_parallel_attn", norms, "1, 2 or None", "Take it from config.json.")
         self.inner = 4 * self.d_model if inner is None else require_count("config.ffn_hidden_size", inner)
         two = norms == 2 or norms is None and self.grouped
         self.norms = ("ln_attn", "ln_mlp") if parallel and two else ("input_layernorm",) if parallel else ("input_layernorm", "post_attention_layernorm")
