@@ -25,7 +25,8 @@ def calls(name: str, make, given: dict, config: dict) -> dict[str, Call]:
 
 CALLS: dict[str, Call] = {
     **calls("deberta_v2_table", maps.deberta_v2_table, ROWS, DEBERTA | {"norm_rel_ebd": "layer_norm", "position_buckets": -1}),
-    "t5_attention later layer": (maps.t5_attention, T5_LATER), "read_safetensors": (files.read_safetensors, dict(path=str(FIXTURES / "gpt2/model.safetensors"))),
+    "t5_attention later layer": (maps.t5_attention, T5_LATER), "read_checkpoint": (files.read_checkpoint, dict(folder=str(FIXTURES / "gpt2"))),
+    "read_safetensors": (files.read_safetensors, dict(path=str(FIXTURES / "gpt2/model.safetensors"))),
     **{name: (getattr(maps, name), dict(config=DEBERTA | {"pos_att_type": "c2p|p2c"})) for name in ("deberta_span", "deberta_terms", "deberta_v2_shapes")},
 }
 GPT2 = recorded("gpt2")

@@ -1,6 +1,6 @@
 """Released weights in, modules with the same numbers out, under a contract that says what the weights mean (0x09E, 0x08A).
 
-    state, config = read_safetensors(path), json.loads(config_text)
+    state, config = pl.checkpoints.read_checkpoint(folder)
     weights = pl.convert(state, config, family="t5")
     weights.contract.table_layout, weights.parts            'buckets_heads', ('encoder.attention.0', ...)
     layer = weights["encoder.attention.0"]                  a SelfAttention, made when it is first asked for
@@ -99,7 +99,7 @@ def convert(state: State, config: Mapping, *, family: str, declared: PositionChe
 
     Parameters
     ----------
-    state : the model's tensors under the source's names, from :func:`positionlib.checkpoints.read_safetensors` or a module's state_dict().
+    state : the model's tensors under the source's names, from :func:`positionlib.checkpoints.read_checkpoint` or a module's state_dict().
     config : its configuration as a mapping, as in config.json.
     family : one of ``positionlib.checkpoints.FAMILIES``. It fixes every convention that no shape shows; none is recognised from the names.
     declared : the contract that the target was built for. A field that differs from the source's is refused.

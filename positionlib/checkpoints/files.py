@@ -1,5 +1,8 @@
 """Safetensors files, read here and nowhere executed: eight bytes of length, a JSON header, and one buffer.
 
+    state, config = read_checkpoint("gpt2")         a folder as it is published: config.json, and one file of weights or several
+    state = read_safetensors("model.safetensors")
+
 What is read is hostile until proven otherwise. The header is bounded and has to fit the file; every tensor's bytes have to be the bytes
 that its shape and dtype need; the tensors have to cover the buffer without a gap or an overlap. Memory is the file's own size and no more.
 A pickle (.bin, .pt, .pth, .ckpt) is named and refused: unpickling it runs what it says.
@@ -21,6 +24,7 @@ from torch import Tensor
 
 from positionlib.errors import PositionContractError, require, whole_number
 
+CONFIG, INDEX, WEIGHTS = "config.json", "model.safetensors.index.json", "model.safetensors"
 HEADER_LIMIT = 4 * 2**20  # bytes; a tensor takes about 100, and a checkpoint of 10,000 tensors is split into many files
 DTYPES = {"BOOL": torch.bool, "U8": torch.uint8, "I8": torch.int8, "I16": torch.int16, "I32": torch.int32, "I64": torch.int64,
           "F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64}
@@ -36,6 +40,47 @@ class _Entry:
     shape: tuple[int, ...]
     begin: int
     end: int
+
+
+def read_checkpoint(folder: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """(the tensors by name, the configuration) of a folder with config.json and model.safetensors, or the shards that an index names.
+
+    Raises
+    ------
+    PositionContractError
+        as :func:`read_safetensors`; a JSON file that is no sound object; an index that names a file outside the folder, or tensors that
+        are not those of its shards.
+    """
+    require(isinstance(folder, (str, Path)), "folder", folder, "a path", "Name the folder of the checkpoint.")
+    place = Path(folder)
+    config = _json(place / CONFIG)
+    try:
+        whole = (place / WEIGHTS).is_file()
+    except ValueError:  # a name with a null byte
+        whole = False
+    if whole:
+        return read_safetensors(place / WEIGHTS), config
+    shard_of = _json(place / INDEX).get("weight_map")
+    require(isinstance(shard_of, dict) and all(isinstance(name, str) and Path(name).name == name for name in shard_of.values()), "weight_map", shard_of,
+            "plain file names by tensor", "An index names files of its own folder.")
+    state = {}
+    for shard in sorted(set(shard_of.values())):
+        held = read_safetensors(place / shard)
+        wanted = {name for name, file in shard_of.items() if file == shard}
+        require(held.keys() == wanted, f"weight_map, {shard}", sorted(held.keys() ^ wanted), "no tensor but those that the index has in this file",
+                "Shards of two checkpoints were mixed: fetch them again.")
+        state |= held
+    return state, config
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as stream:
+            content = stream.read(HEADER_LIMIT + 1)
+    except (OSError, ValueError) as error:
+        raise PositionContractError("file", str(path), "a readable file", f"{getattr(error, 'strerror', None) or error}.") from None
+    require(len(content) <= HEADER_LIMIT, "file", str(path), f"at most {HEADER_LIMIT} bytes", "No configuration is so long.")
+    return _object(content)
 
 
 def read_safetensors(path: str | Path) -> dict[str, Tensor]:
@@ -80,7 +125,9 @@ def _entries(stream: BinaryIO, path: str, size: int) -> tuple[int, dict[str, _En
                 "torch.load(weights_only=True), and write it with safetensors.torch.save_file.")
         raise PositionContractError("file", f"a header of {length} bytes in a file of {size}: {path}", f"one that fits the file and {HEADER_LIMIT} bytes",
                                     "It is truncated, no safetensors file, or has so many tensors that it should be split.")
-    header = _header(stream.read(length))
+    content = stream.read(length)
+    require(content[:1] == b"{", "file", path, "a header of one JSON object", "Write the file with save_file.")
+    header = _object(content)
     notes = header.pop("__metadata__", {})
     require(isinstance(notes, dict) and all(isinstance(value, str) for value in notes.values()), "__metadata__", notes, "texts by name",
             "Write the file with save_file.")
@@ -95,7 +142,8 @@ def _entries(stream: BinaryIO, path: str, size: int) -> tuple[int, dict[str, _En
     return 8 + length, entries
 
 
-def _header(content: bytes) -> dict[str, Any]:
+def _object(content: bytes) -> dict[str, Any]:
+    """The one JSON object of these bytes, each name in it once."""
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for name, value in pairs:
@@ -107,14 +155,13 @@ def _header(content: bytes) -> dict[str, Any]:
         raise ValueError(f"{constant} is no JSON")
 
     try:
-        # str.strip's spaces are the padding that the format allows; it has to begin with the object.
-        header = json.loads(content.decode("utf-8"), object_pairs_hook=unique, parse_constant=refused)
+        held = json.loads(content.decode("utf-8"), object_pairs_hook=unique, parse_constant=refused)
     except PositionContractError:
         raise
     except (ValueError, RecursionError) as error:
-        raise PositionContractError("file", " ".join(str(error).split())[:120], "a header of one JSON object", "Write the file with save_file.") from None
-    require(isinstance(header, dict) and content[:1] == b"{", "file", type(header).__name__, "a header of one JSON object", "Write the file with save_file.")
-    return header
+        raise PositionContractError("file", " ".join(str(error).split())[:120], "one JSON object", "Write the file again.") from None
+    require(isinstance(held, dict), "file", type(held).__name__, "one JSON object", "Write the file again.")
+    return held
 
 
 def _entry(name: str, fields: Any, room: int) -> _Entry:

@@ -13,9 +13,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from positionlib.checkpoints import read_safetensors
+from positionlib.checkpoints import PositionCheckpointContract, contract, convert, read_checkpoint, read_safetensors
+from positionlib.checkpoints.__main__ import main
 from positionlib.checkpoints.files import DTYPES, HEADER_LIMIT
 from positionlib.errors import PositionContractError
+from tests.checkpoints.peers import FIXTURES
 from tests.refusals import refused
 
 GOOD = {"a": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, "b": {"dtype": "I64", "shape": [1], "data_offsets": [24, 32]}}
@@ -136,3 +138,59 @@ def test_any_byte_may_be_wrong(tmp_path_factory, at, value):
     except PositionContractError:
         return
     assert sum(tensor.nelement() * tensor.element_size() for tensor in found.values()) == len(BODY)
+
+
+@pytest.fixture
+def shards(tmp_path):
+    """The recorded GPT-2 in two files and an index, as large checkpoints are published."""
+    state, config = read_checkpoint(FIXTURES / "gpt2")
+    names = sorted(state)
+    index = {"metadata": {"total_size": 1}, "weight_map": {}}
+    for number, part in enumerate((names[:9], names[9:]), 1):
+        header, body = {}, b""
+        for name in part:
+            data = state[name].numpy().tobytes()
+            header[name] = {"dtype": "F64", "shape": list(state[name].shape), "data_offsets": [len(body), len(body) + len(data)]}
+            body += data
+            index["weight_map"][name] = f"model-0000{number}-of-00002.safetensors"
+        (tmp_path / f"model-0000{number}-of-00002.safetensors").write_bytes(packed(header, body))
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    return tmp_path, index
+
+
+def test_a_folder_of_shards_is_one_checkpoint(shards):
+    (state, config), (whole, same) = read_checkpoint(shards[0]), read_checkpoint(FIXTURES / "gpt2")
+    assert config == same and state.keys() == whole.keys() and all(torch.equal(state[name], whole[name]) for name in state)
+    assert convert(state, config, family="gpt2").contract == contract(same, family="gpt2")
+
+
+@pytest.mark.parametrize("change, field", [
+    (lambda m: m.pop("transformer.wpe.weight"), "weight_map, model-00002-of-00002.safetensors"),
+    (lambda m: m.update({"lora": "model-00001-of-00002.safetensors"}), "weight_map, model-00001-of-00002.safetensors"),
+    (lambda m: m.update({"lora": "model-00003-of-00003.safetensors"}), "file"), (lambda m: m.update({"lora": "../model.safetensors"}), "weight_map"),
+    (lambda m: m.update({"lora": 3}), "weight_map")])
+def test_an_index_that_is_not_its_shards_is_refused(shards, change, field):
+    folder, index = shards
+    change(index["weight_map"])
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    refused(lambda: read_checkpoint(folder), field)
+
+
+@pytest.mark.parametrize("text", ["[1]", '{"n_embd": 1, "n_embd": 2}', "{", '{"a": Infinity}', " " * (HEADER_LIMIT + 1)])
+def test_a_configuration_that_is_no_sound_object_is_refused(shards, text):
+    (shards[0] / "config.json").write_text(text)
+    refused(lambda: read_checkpoint(shards[0]), "file")
+    (shards[0] / "config.json").unlink()
+    refused(lambda: read_checkpoint(shards[0]), "file")
+
+
+def test_the_command_prints_the_contract_or_refuses(shards, capsys):
+    assert main(["--family", "gpt2", str(shards[0])]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("10 read, 18 elsewhere, 0 generated, 0 head") and "position_id_offset       0" in said and "attention.1" in said
+    assert main(["--family", "gpt2", "--json", str(shards[0])]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert PositionCheckpointContract.from_dict(document) == contract(read_checkpoint(shards[0])[1], family="gpt2")
+    assert main(["--family", "opt", str(shards[0])]) == 2
+    assert capsys.readouterr().err.startswith("refused: config = ")
