@@ -1,7 +1,7 @@
 """Positional state outside a running model: released weights read and converted under a contract, tables that are migrated and released."""
 
-from positionlib.checkpoints.contract import PositionCheckpointContract
-from positionlib.checkpoints.convert import Conversion, contract, convert
+from positionlib.checkpoints.contracts import PositionCheckpointContract
+from positionlib.checkpoints.conversion import Conversion, contract, convert
 from positionlib.checkpoints.families import FAMILIES
 from positionlib.checkpoints.files import read_checkpoint, read_safetensors
 from positionlib.checkpoints.migration import PositionTable, migrate_position_table, row_provenance

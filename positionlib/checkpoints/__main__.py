@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from positionlib.checkpoints.convert import convert
+from positionlib.checkpoints.conversion import convert
 from positionlib.checkpoints.families import FAMILIES
 from positionlib.checkpoints.files import read_checkpoint
 from positionlib.errors import PositionContractError

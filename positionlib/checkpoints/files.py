@@ -94,11 +94,12 @@ def read_safetensors(path: str | Path) -> dict[str, Tensor]:
     """
     require(isinstance(path, (str, Path)), "file", path, "a path", "Name the file.")
     try:
+        require(Path(path).is_file(), "file", str(path), "a file", "Check the path.")
         with Path(path).open("rb") as stream:
             return _tensors(stream, Path(path))
+    except PositionContractError:
+        raise
     except (OSError, ValueError) as error:  # a name with a null byte is a ValueError
-        if isinstance(error, PositionContractError):
-            raise
         raise PositionContractError("file", str(path), "a readable file", f"{getattr(error, 'strerror', None) or error}.") from None
 
 
@@ -110,6 +111,7 @@ def _tensors(stream: BinaryIO, path: Path) -> dict[str, Tensor]:
         data = bytearray(entry.end - entry.begin)
         stream.seek(start + entry.begin)
         require(stream.readinto(data) == len(data), "file", str(path), f"{size} bytes", "It became shorter while it was read: copy it first.")
+        require(entry.dtype != torch.bool or not data.translate(None, b"\x00\x01"), name, "a byte above 1", "0 or 1, as BOOL", "Write the file again.")
         flat = torch.frombuffer(data, dtype=entry.dtype) if data else torch.empty(0, dtype=entry.dtype)
         found[name] = flat.reshape(entry.shape)
     return found
@@ -175,6 +177,8 @@ def _entry(name: str, fields: Any, room: int) -> _Entry:
         require(whole, f"{name}.{part}", numbers, "whole numbers of at least 0", "Write the file again.")
     require(len(offsets) == 2 and offsets[0] <= offsets[1] <= room, f"{name}.data_offsets", offsets, f"begin and end within the {room} bytes behind the header",
             "It is truncated, or was written by hand.")
+    # Also of an empty tensor, whose other lengths torch multiplies.
+    require(math.prod(max(n, 1) for n in shape) < 2**62, f"{name}.shape", shape, "fewer than 2^62 numbers", "Write the file again.")
     needed = math.prod(shape) * dtype.itemsize
     require(offsets[1] - offsets[0] == needed, f"{name}.data_offsets", offsets, f"{needed} bytes, as shape {shape} of {fields['dtype']} needs",
             "Shape, dtype or offsets are wrong: write the file again.")

@@ -26,8 +26,8 @@ parser = argparse.ArgumentParser(prog="python -m tests.checkpoints", description
 parser.add_argument("-v", "--verbose", action="store_true", help="print each contract")
 verbose, holds = parser.parse_args().verbose, True
 print(COLUMNS.format("model", *GROUPS, "stated", "difference", "bound", "").rstrip())
-for make in [*(lambda label=label: prove(label, recorded(label)) for label in LABELS), *(lambda of=of, names=names: of(*names) for of, names in official.PROOFS)]:
-    proof = make()
+for make, arguments in [*((lambda label: prove(label, recorded(label)), (label,)) for label in LABELS), *official.PROOFS]:
+    proof = make(*arguments)
     holds &= proof.holds
     print(row(proof).rstrip())
     if verbose:

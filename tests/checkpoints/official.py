@@ -57,7 +57,8 @@ def transformer_xl(name: str = "model_segments_L2_mem5_ext0_clamp-1_same0") -> P
         for n in range(s["L"]):
             kept.append(x)
             module, rows = conversion[f"attention.{n}"], memory.extend(n, x).transpose(0, 1)
-            q, k, v = (part(of).unflatten(-1, (s["H"], -1)).transpose(1, 2) for part, of in ((module.q, rows[:, -len(x) :]), (module.k, rows), (module.v, rows)))
+            sides = (module.q, rows[:, -len(x) :]), (module.k, rows), (module.v, rows)
+            q, k, v = (part(of).unflatten(-1, (s["H"], -1)).transpose(1, 2) for part, of in sides)
             mixed = pl.attend(q, k, v, module.mechanism(geometry), geometry).transpose(1, 2).flatten(2)
             x = module.norm(x + module.o(mixed).transpose(0, 1))
             at = f"layers.{n}.pos_ff."
@@ -72,7 +73,7 @@ def transformer_xl_layer(name: str) -> Proof:
     """One layer with memory, in float64 throughout: what the recorded module's own sub-layers give without the cast."""
     s, z = case(name)
     at, width = "layers.0.", s["D"]
-    own = {"qkv_net.weight": "qkv_weight", "r_net.weight": "r_weight", "o_net.weight": "o_weight", "layer_norm.weight": "ln_weight", "layer_norm.bias": "ln_bias"}
+    own = {f"{part}_net.weight": f"{part}_weight" for part in ("qkv", "r", "o")} | {f"layer_norm.{kind}": f"ln_{kind}" for kind in ("weight", "bias")}
     state = {f"{at}dec_attn.{theirs}": z[mine] for theirs, mine in own.items()} | {"r_w_bias": z["r_w_bias"], "r_r_bias": z["r_r_bias"]}
     shapes = {"CoreNet.0.weight": (5, width), "CoreNet.0.bias": (5,), "CoreNet.3.weight": (width, 5), "CoreNet.3.bias": (width,), "layer_norm.weight": (width,),
               "layer_norm.bias": (width,)}
@@ -103,7 +104,8 @@ def tupe(name: str) -> Proof:
     found["position_bias"] = apart(conversion["attention.0"].mechanism(geometry).bias[0], z["position_bias"])
     for n in range(s["L"]):
         at, module = f"layers.{n}.", conversion[f"attention.{n}"]
-        x = x + module(normed(state, f"{at}self_attn_layer_norm", x), geometry) if s["nb"] else normed(state, f"{at}self_attn_layer_norm", x + module(x, geometry))
+        gain = f"{at}self_attn_layer_norm"
+        x = x + module(normed(state, gain, x), geometry) if s["nb"] else normed(state, gain, x + module(x, geometry))
         fed = normed(state, f"{at}final_layer_norm", x) if s["nb"] else x
         fed = F.linear(F.gelu(F.linear(fed, state[f"{at}fc1.weight"], state[f"{at}fc1.bias"])), state[f"{at}fc2.weight"], state[f"{at}fc2.bias"])
         x = x + fed if s["nb"] else normed(state, f"{at}final_layer_norm", x + fed)
@@ -174,7 +176,8 @@ def deberta_official(name: str) -> Proof:
     active = z["attention_mask"] == 1
     module(z["x"], pl.AttentionGeometry.encoder(s["L"], key_active=active))
     rows = conversion["positions"](pl.AttentionGeometry.encoder(4)).rows
-    found = {"attention": apart(seen[0][active], z["out"][active]), "mask decoder's rows": apart(rows, state["deberta.embeddings.position_embeddings.weight"][:4])}
+    found = {"attention": apart(seen[0][active], z["out"][active]),
+             "mask decoder's rows": apart(rows, state["deberta.embeddings.position_embeddings.weight"][:4])}
     return proof("deberta-official" + (", buckets" if s["buckets"] > 0 else ""), conversion, found)
 
 

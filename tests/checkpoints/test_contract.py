@@ -9,7 +9,7 @@ import pytest
 
 import positionlib as pl
 from positionlib.checkpoints import PositionCheckpointContract, Release
-from positionlib.checkpoints.contract import CHOICES
+from positionlib.checkpoints.contracts import CHOICES
 from tests.checkpoints.test_migration import grown, table
 from tests.refusals import refused
 

@@ -100,8 +100,9 @@ def test_the_parts_hold_copies():
         weights["attention.2"]
 
 
-@pytest.mark.parametrize("label, prefix, head", [("roberta", "roberta.", "lm_head.bias"), ("mpnet", "mpnet.", "lm_head.dense.weight"),
-                                                 ("falcon", "transformer.", "lm_head.weight"), ("vit", "vit.", "classifier.weight"), ("opt", "model.", "lm_head.weight")])
+@pytest.mark.parametrize("label, prefix, head", [
+    ("roberta", "roberta.", "lm_head.bias"), ("mpnet", "mpnet.", "lm_head.dense.weight"), ("falcon", "transformer.", "lm_head.weight"),
+    ("vit", "vit.", "classifier.weight"), ("opt", "model.", "lm_head.weight")])
 def test_a_head_that_was_trained_on_the_model_changes_nothing(label, prefix, head):
     made = recorded(label)
     bare, inside = (convert(state, made.config, family=label) for state in

@@ -94,11 +94,13 @@ FED = [  # item, weights, what is wrong with them, the refusal's field, its word
 ]
 DECLARED = [  # item, weights, a target that was built for something else
     ("orientation", "t5", {"table_layout": "heads_buckets"}), ("sharing", "t5", {"layer_sharing": "each_layer"}),
-    ("sign and endpoint", "deberta-v2", {"relative_sign": "key_minus_query"}), ("sign and endpoint", "bert, relative_key", {"clipping_or_bucket_rule": "clip to ±8"}),
+    ("sign and endpoint", "deberta-v2", {"relative_sign": "key_minus_query"}),
+    ("sign and endpoint", "bert, relative_key", {"clipping_or_bucket_rule": "clip to ±8"}),
     ("denominator", "t5", {"score_scale_factor": 1}), ("denominator", "falcon-alibi", {"bias_and_scale": "outside"}), ("CLS", "vit", {"cls_rule": None}),
     ("generated buffers", "gpt2", {"generated_buffers": ()}), ("head order", "bloom", {"head_assignment": (2, 1, 0)}),
     ("identity", "gpt2", {"source_revision": "another"}), ("identity", "gpt2", {"family": "gpt-neo"}), ("table or formula", "llama", {"formula": "base 10000"}),
-    ("table or formula", "gptj", {"pairing": "half_split"}), ("position count", "gpt2", {"max_positions": 1024}), ("offset and padding", "opt", {"position_id_offset": 0}),
+    ("table or formula", "gptj", {"pairing": "half_split"}), ("position count", "gpt2", {"max_positions": 1024}),
+    ("offset and padding", "opt", {"position_id_offset": 0}),
     ("offset and padding", "roberta", {"padding_convention": "contiguous"}), ("source and target", "t5", {"source_target_tables": "shared"}),
     ("before or after", "bert", {"added": "to_words"})]
 
@@ -130,17 +132,17 @@ def test_every_tensor_has_to_be_there_and_in_its_shape(label):
     optional = {"pooler", "mask_token", "lm_head", "cls.", "embed_tokens.weight"}
     for name in state:
         gone = {other: tensor for other, tensor in state.items() if other != name}
+        bare = next((name.removeprefix(prefix) for prefix in ("bert.", "transformer.", "model.") if name.startswith(prefix)), name)
         if not any(word in name for word in optional):
-            assert f"{name.partition('bert.')[2] or name.removeprefix('transformer.').removeprefix('model.')} is missing" in str(
-                refused(lambda: convert(gone, config, family=family(label)), "state"))
+            assert f"{bare} is missing" in str(refused(lambda: convert(gone, config, family=family(label)), "state"))
         if "lm_head" not in name and "cls." not in name:
-            assert f"[{len(state[name]) + 1}" in str(refused(lambda: convert(gone | {name: torch.cat((state[name], state[name][:1]))}, config,
-                                                                            family=family(label)), "state"))
+            longer = gone | {name: torch.cat((state[name], state[name][:1]))}
+            assert f"{bare} is [{len(state[name]) + 1}" in str(refused(lambda: convert(longer, config, family=family(label)), "state"))
 
 
 @pytest.mark.parametrize("label", LABELS)
 def test_a_config_without_a_field_is_refused_or_the_source_has_a_default(label):
-    """Whatever field is left out, the answer is the same contract or a refusal: the field is named, or the source's default does not fit the tensors."""
+    """Whatever is left out, the contract is the same or it is refused: the field is named, or the source's default does not fit the tensors."""
     state, config = weights(label)
     own = contract(config, family=family(label))
     for name in config:
@@ -154,7 +156,8 @@ GENERATED = [("bert", "bert.embeddings.position_ids", torch.arange(9)[None]), ("
              ("gpt2", "transformer.h.0.attn.bias", torch.ones(1, 1, 10, 10).tril()), ("gpt2", "transformer.h.1.attn.masked_bias", torch.tensor(-1e4)),
              ("gptj", "h.0.attn.bias", torch.ones(1, 1, 9, 9, dtype=torch.bool).tril()), ("gptj", "h.1.attn.masked_bias", torch.tensor(-1e9)),
              ("llama", "model.rotary_emb.inv_freq", (500.0 ** -(torch.arange(0, 6, 2) / 6)).bfloat16()),
-             ("falcon", "h.0.self_attention.rotary_emb.inv_freq", 10_000.0 ** -(torch.arange(0, 4, 2) / 4)), ("deberta", "embeddings.position_ids", torch.arange(9))]
+             ("falcon", "h.0.self_attention.rotary_emb.inv_freq", 10_000.0 ** -(torch.arange(0, 4, 2) / 4)),
+             ("deberta", "embeddings.position_ids", torch.arange(9))]
 
 
 @pytest.mark.parametrize("label, name, buffer", GENERATED, ids=lambda value: value if isinstance(value, str) else "")
@@ -208,7 +211,8 @@ def test_tupes_special_rows_and_scale_are_part_of_it(spoil, field, says):
 def test_graphormers_padding_and_unreachable_rows_are_part_of_it():
     s, z = official.case("two_undirected")
     edges = z["param.bias.edge_encoder.weight"]
-    for name, tensor, says in ((EDGES, edges + 1, "numbers in its row of padding"), (SPATIAL, torch.zeros(511, 2, dtype=torch.float64), "is [511, 2], not [512, 2]")):
+    cut = torch.zeros(511, 2, dtype=torch.float64)
+    for name, tensor, says in ((EDGES, edges + 1, "numbers in its row of padding"), (SPATIAL, cut, "is [511, 2], not [512, 2]")):
         assert says in str(refused(lambda: official.graphormer_weights(s, z, **{name: tensor}), "state"))
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from positionlib.checkpoints.convert import Conversion, Plan
+from positionlib.checkpoints.conversion import Conversion, Plan
 from positionlib.checkpoints.families.common import TRANSFORMERS, TRANSFORMERS_4, Assignment, affine, each_layer, stated
 from positionlib.checkpoints.maps import BERT_TYPES, bert_attention, bert_input
 from positionlib.checkpoints.state import (

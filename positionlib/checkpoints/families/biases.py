@@ -19,7 +19,7 @@ from functools import partial
 
 import torch
 
-from positionlib.checkpoints.convert import Conversion, Plan
+from positionlib.checkpoints.conversion import Conversion, Plan
 from positionlib.checkpoints.families.common import TRANSFORMERS, Assignment, affine, buckets, each_layer, stated
 from positionlib.checkpoints.families.rotary import FusedFalcon
 from positionlib.checkpoints.maps import bloom_attention, t5_attention

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from torch import nn
 
-from positionlib.checkpoints.contract import PositionCheckpointContract
-from positionlib.checkpoints.convert import Conversion
+from positionlib.checkpoints.contracts import PositionCheckpointContract
+from positionlib.checkpoints.conversion import Conversion
 from positionlib.rules import T5Buckets
 
 TRANSFORMERS, TRANSFORMERS_4 = "huggingface/transformers 5.24.0", "huggingface/transformers 4.57.6"

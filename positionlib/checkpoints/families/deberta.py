@@ -17,7 +17,7 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from positionlib.checkpoints.convert import Conversion, Plan
+from positionlib.checkpoints.conversion import Conversion, Plan
 from positionlib.checkpoints.families.common import TRANSFORMERS, Assignment, affine, each_layer, stated
 from positionlib.checkpoints.maps import deberta_span, deberta_terms, deberta_v2_attention, deberta_v2_shapes, deberta_v2_table
 from positionlib.checkpoints.state import Shapes, counts, epsilon, fields, filled, layered, linears, norm, only, position_range, widths

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from positionlib.checkpoints.convert import Conversion, Plan
+from positionlib.checkpoints.conversion import Conversion, Plan
 from positionlib.checkpoints.families.common import TRANSFORMERS, Assignment, affine, buckets, each_layer, stated
 from positionlib.checkpoints.state import counts, epsilon, fields, filled, layered, linears, norm, position_range, switch, widths
 from positionlib.errors import require, require_count

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from positionlib.checkpoints.convert import Conversion, Plan
+from positionlib.checkpoints.conversion import Conversion, Plan
 from positionlib.checkpoints.families.common import Assignment, affine, buckets, each_layer, stated
 from positionlib.checkpoints.state import counts, fields, filled, inverse_frequencies, layered, linears, norm, only, switch
 from positionlib.errors import require, require_choice, require_count, whole_number

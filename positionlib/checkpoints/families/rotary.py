@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 import torch
 
-from positionlib.checkpoints.convert import Conversion, Plan
+from positionlib.checkpoints.conversion import Conversion, Plan
 from positionlib.checkpoints.families.common import TRANSFORMERS, Assignment, affine, each_layer, stated
 from positionlib.checkpoints.state import (
     Generated, causal_mask, counts, fields, filled, hidden_score, inverse_frequencies, layered, linears, mapping, norm, only, switch, widths,

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from positionlib.checkpoints.contract import PositionCheckpointContract
+from positionlib.checkpoints.contracts import PositionCheckpointContract
 from positionlib.checkpoints.state import Generated, Shapes, State, admit, inside, mapping
 from positionlib.errors import require, require_choice, whole_number
 
