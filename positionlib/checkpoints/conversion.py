@@ -103,7 +103,8 @@ def convert(state: State, config: Mapping, *, family: str, declared: PositionChe
     config : its configuration as a mapping, as in config.json.
     family : one of ``positionlib.checkpoints.FAMILIES``. It fixes every convention that no shape shows; none is recognised from the names.
     declared : the contract that the target was built for. A field that differs from the source's is refused.
-    head_assignment : the head in each slot of the tensors, where joined shards put them in another order; None is 0, 1, 2, …
+    head_assignment : the head in each slot of the tensors, where joined shards put them in another order; None is 0, 1, 2, … Learned
+        state was sharded with its heads and stands in their slots; slopes are computed, and follow their heads.
 
     Raises
     ------

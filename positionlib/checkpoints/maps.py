@@ -39,7 +39,7 @@ def t5_attention(state: State, config: Mapping, *, bidirectional: bool, bias: T5
     ``bias`` is the first layer's mechanism, which the later layers reuse: their state dicts hold no table. The first has None.
     """
     d_model, d_head, heads, buckets, far = counts(config, "d_model", "d_kv", "num_heads", "relative_attention_num_buckets",
-                                                   "relative_attention_max_distance")
+                                                  "relative_attention_max_distance")
     shapes = {f"{name}.weight": (heads * d_head, d_model) for name in "qkv"} | {"o.weight": (d_model, heads * d_head)}
     if bias is None:
         shapes["relative_attention_bias.weight"] = (buckets, heads)
@@ -117,8 +117,8 @@ def bert_attention(state: State, config: Mapping) -> SelfAttention:
     admit("BertAttention", state, shapes | norm("output.LayerNorm", d_model))
     mechanism = BertRelative(positions, d_model // heads, variant=kind) if relative else None
     return filled(SelfAttention(d_model, heads, mechanism, post_norm=eps), state,
-                   {"self.query": "q", "self.key": "k", "self.value": "v", "self.distance_embedding": "mechanism", "output.dense": "o",
-                    "output.LayerNorm": "norm"})
+                  {"self.query": "q", "self.key": "k", "self.value": "v", "self.distance_embedding": "mechanism", "output.dense": "o",
+                   "output.LayerNorm": "norm"})
 
 
 def bert_input(state: State, config: Mapping) -> BertInput:
@@ -132,14 +132,14 @@ def bert_input(state: State, config: Mapping) -> BertInput:
     require_choice("config.position_embedding_type", kind, BERT_TYPES)
     learned = {name: tensor for name, tensor in mapping("state", state).items() if name != "position_ids"}
     admit("BertEmbeddings", learned, {"word_embeddings.weight": (words, d_model), "position_embeddings.weight": (rows, d_model),
-                                       "token_type_embeddings.weight": (types, d_model), **norm("LayerNorm", d_model)})
+                                      "token_type_embeddings.weight": (types, d_model), **norm("LayerNorm", d_model)})
     if "position_ids" in state:
         admit_position_ids(state["position_ids"], rows)
     positions = LearnedAbsolute(rows, d_model) if kind == "absolute" else None
     if positions is None:
         del learned["position_embeddings.weight"]
     return filled(BertInput(words, types, d_model, positions, eps=eps, padding_id=padding_id), learned,
-                   {"word_embeddings": "words", "token_type_embeddings": "types", "position_embeddings": "positions", "LayerNorm": "norm"})
+                  {"word_embeddings": "words", "token_type_embeddings": "types", "position_embeddings": "positions", "LayerNorm": "norm"})
 
 
 def conformer_attention(state: State, config: Mapping) -> SelfAttention:
@@ -153,8 +153,8 @@ def conformer_attention(state: State, config: Mapping) -> SelfAttention:
     weight = state["linear_pos.weight"]
     moved = {**state, "linear_pos.weight": torch.cat((weight[:, 0::2], weight[:, 1::2]), 1)}
     return filled(SelfAttention(d_model, heads, TransformerXL(d_model, *per_head, bidirectional=True)), moved,
-                   {"linear_q": "q", "linear_k": "k", "linear_v": "v", "linear_out": "o", "linear_pos": "mechanism",
-                    "pos_bias_u": "mechanism.content_bias", "pos_bias_v": "mechanism.position_bias"})
+                  {"linear_q": "q", "linear_k": "k", "linear_v": "v", "linear_out": "o", "linear_pos": "mechanism",
+                   "pos_bias_u": "mechanism.content_bias", "pos_bias_v": "mechanism.position_bias"})
 
 
 def deberta_span(config: Mapping) -> tuple[int, int | None]:
