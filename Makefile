@@ -75,7 +75,7 @@ bench: environment
 	    .venv-$$name/bin/python -m pip install --quiet -r requirements-$$name.txt; \
 	    echo "$$want" > .venv-$$name/.installed; \
 	  fi; \
-	  .venv-$$name/bin/python -m pytest -q tests/bench/test_peers.py; \
+	  .venv-$$name/bin/python -m pytest -q tests/bench/test_peers.py tests/bench/test_conversions.py; \
 	done
 	@$(BIN)/python -m positionlib.bench.cpu
 

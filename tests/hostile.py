@@ -175,7 +175,7 @@ CALLS: dict[str, Call] = {
 
 SIZES = {"pairs", "heads", "length", "committed_length", "new_tokens", "target_length", "source_length", "rows", "max_length", "nodes", "num_classes",
          "d_model", "d_head", "d_value", "max_distance", "max_positions", "num_types", "max_degree", "clamp_len", "num_buckets", "bias_max", "lengths", "size", "longer",
-         "before", "after", "words", "token_types", "new_rows"}
+         "before", "after", "channels", "d_side", "d_words", "words", "token_types", "new_rows"}
 
 
 def others(name: str, value: Any) -> dict[str, Any]:

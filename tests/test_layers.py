@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import positionlib as pl
-from positionlib.layers import BertInput, SelfAttention
+from positionlib.layers import BertInput, PageInput, PatchInput, SelfAttention, TokenInput
 from tests.refusals import refused
 
 N, D, H = 5, 6, 2
@@ -94,3 +94,62 @@ INPUT = BertInput(9, 2, 4, pl.LearnedAbsolute(3, 4), eps=1e-12)
 ])
 def test_what_does_not_fit_is_refused(call, error, field):
     assert isinstance(refused(call, field), error)
+
+
+def test_grouped_queries_share_their_key_heads():
+    grouped = SelfAttention(D, H, None, d_head=3, kv_heads=1).double()
+    whole = SelfAttention(D, H, None, d_head=3).double()
+    whole.load_state_dict({name: torch.cat([t] * H) if name[0] in "kv" else t for name, t in grouped.state_dict().items()})
+    x = random(2, N, D)
+    assert grouped.k.weight.shape == (3, D) and torch.allclose(grouped(x, ENCODER), whole(x, ENCODER), atol=1e-13)
+    for kv_heads in (0, 3, 4, 1.5):
+        refused(lambda: SelfAttention(D, H, None, d_head=3, kv_heads=kv_heads), "kv_heads")
+
+
+def test_a_mechanism_that_asks_for_more_than_a_geometry_gets_its_term_from_the_caller():
+    rule, graph = pl.T5Buckets(8, 16, True), pl.Graph.from_edges(N, [(n, n + 1) for n in range(N - 1)])
+    places = {"x": torch.tensor([3, 1, 4, 1, 5])}
+    boxes, nodes, x = pl.GridBias(H, {"x": rule}, inside_scale=True), pl.GraphBias(H, N), random(1, N, D)
+    for mechanism, term in ((boxes, boxes(ENCODER, places, places)), (nodes, nodes(graph))):
+        module = SelfAttention(D, H, mechanism.double()).double()
+        bias = term.materialize(ENCODER.query_positions, ENCODER.key_positions, torch.float64)
+        want = by_einsum(module, x, 3, bias / math.sqrt(3) if mechanism is boxes else bias, 1 / math.sqrt(3))
+        assert torch.allclose(module(x, ENCODER, term), want, atol=1e-6)
+        refused(lambda: module(x, ENCODER), "term")
+
+
+def test_a_token_input_projects_then_adds_then_normalises():
+    module, ids = TokenInput(9, pl.LearnedAbsolute(8, 4, row_offset=2), d_words=3, eps=0.1).double(), torch.tensor([[1, 8, 0]])
+    geometry = pl.AttentionGeometry(torch.tensor([5, 0, 3]), torch.tensor([5, 0, 3]))
+    x = module.words.weight[ids[0]] @ module.project.weight.T + module.positions.weight[torch.tensor([7, 2, 5])]
+    want = (x - x.mean(-1, keepdim=True)) / (x.var(-1, unbiased=False, keepdim=True) + 0.1).sqrt()
+    assert torch.allclose(module(ids, geometry)[0], want, atol=1e-12)
+    plain = TokenInput(9, pl.LearnedAbsolute(8, 4))
+    assert torch.equal(plain(ids, geometry)[0], plain.words.weight[ids[0]] + plain.positions.weight[torch.tensor([5, 0, 3])])
+    refused(lambda: plain(torch.tensor([[1, 9, 0]]), geometry), "ids")
+    refused(lambda: plain(ids, ENCODER), "query_positions")
+
+
+def test_patches_are_cut_row_by_row_behind_cls():
+    grid = pl.Grid({"row": 2, "col": 3}, "row_major", ("cls",))
+    module, pixels = PatchInput(2, (2, 3), pl.LearnedGrid(grid, D), eps=0.1).double(), random(1, 2, 4, 9)
+    torch.nn.init.normal_(module.cls)
+    weight, bias = module.projection.weight.flatten(1), module.projection.bias
+    cells = [weight @ pixels[0, :, 2 * r : 2 * r + 2, 3 * c : 3 * c + 3].flatten() + bias for r in range(2) for c in range(3)]
+    x = torch.stack([module.cls, *cells]) + module.positions.weight
+    want = (x - x.mean(-1, keepdim=True)) / (x.var(-1, unbiased=False, keepdim=True) + 0.1).sqrt()
+    assert torch.allclose(module(pixels)[0], want, atol=1e-12)
+    for bad in (random(1, 2, 5, 9), random(1, 3, 4, 9), random(1, 2, 1, 9), pixels.float()):
+        refused(lambda: module(bad), "pixels")
+    refused(lambda: module(random(1, 2, 6, 6)), "grid")
+    refused(lambda: PatchInput(2, 2, pl.LearnedGrid(grid, D)), "patch")
+    refused(lambda: PatchInput(2, (2, 3), pl.LearnedGrid(pl.Grid({"row": 2, "col": 3}, "row_major"), D)), "positions.grid")
+
+
+def test_a_page_adds_its_boxes_before_the_norm():
+    boxes = torch.tensor([[[0, 1, 2, 3], [1, 1, 1, 1]]])
+    module = PageInput(9, 2, pl.LearnedAbsolute(7, 4), pl.BoxEmbedding(5, 4), eps=0.1).double()
+    ids, geometry = torch.tensor([[3, 1]]), pl.AttentionGeometry.encoder(2)
+    x = module.words.weight[ids] + module.types.weight[0] + module.positions.weight[:2] + module.boxes(boxes).rows
+    want = (x - x.mean(-1, keepdim=True)) / (x.var(-1, unbiased=False, keepdim=True) + 0.1).sqrt()
+    assert torch.allclose(module(ids, geometry, boxes), want, atol=1e-12)

@@ -20,16 +20,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from positionlib.contract import KINDS, checked, is_finite_number
-from positionlib.errors import PositionContractError, require, require_choice, require_count, whole_number
+from positionlib.checkpoints.state import LIMITS, Shapes, State, admit, counts, epsilon, fields, filled, linears, mapping, norm, widths
+from positionlib.contract import checked
+from positionlib.errors import require, require_choice, whole_number
 from positionlib.layers import BertInput, SelfAttention
 from positionlib.mechanisms import ALiBi, BertRelative, DeBERTa, LearnedAbsolute, T5Bias, TransformerXL
 from positionlib.mechanisms.learned import admit_position_ids
 
 BERT_TYPES = ("absolute", "relative_key", "relative_key_query")
-State = Mapping[str, Tensor]
 
 
 @checked
@@ -38,8 +38,8 @@ def t5_attention(state: State, config: Mapping, *, bidirectional: bool, bias: T5
 
     ``bias`` is the first layer's mechanism, which the later layers reuse: their state dicts hold no table. The first has None.
     """
-    d_model, d_head, heads, buckets, far = _counts(config, "d_model", "d_kv", "num_heads", "relative_attention_num_buckets",
-                                                   "relative_attention_max_distance")
+    d_model, d_head, heads, buckets, far = counts(config, "d_model", "d_kv", "num_heads", "relative_attention_num_buckets",
+                                                  "relative_attention_max_distance")
     shapes = {f"{name}.weight": (heads * d_head, d_model) for name in "qkv"} | {"o.weight": (d_model, heads * d_head)}
     if bias is None:
         shapes["relative_attention_bias.weight"] = (buckets, heads)
@@ -48,40 +48,44 @@ def t5_attention(state: State, config: Mapping, *, bidirectional: bool, bias: T5
         known = bias.heads, bias.rule.num_buckets, bias.rule.max_distance, bias.rule.bidirectional, bias.rule.edge, bias.score_scale
         require(known == wanted, "bias", bias, f"heads, buckets, max_distance, bidirectional, edge and score_scale {wanted}",
                 "Pass the mechanism of this stack's first layer.")
-    _admit("T5Attention", state, shapes)
+    admit("T5Attention", state, shapes)
     if bias is None:
         bias = T5Bias(heads, buckets, far, bidirectional=bidirectional, edge="transformers")
-    return _filled(SelfAttention(d_model, heads, bias, d_head=d_head, bias=False), state, {"relative_attention_bias": "mechanism"})
+    return filled(SelfAttention(d_model, heads, bias, d_head=d_head, bias=False), state, {"relative_attention_bias": "mechanism"})
 
 
 def bloom_attention(state: State, config: Mapping) -> SelfAttention:
     """Causal self-attention of BLOOM, without the residual that its block adds. Query, key and value rows alternate head by head."""
-    d_model, heads = _widths(config, "n_head")
-    _admit("BloomAttention", state, {"query_key_value.weight": (3 * d_model, d_model), "query_key_value.bias": (3 * d_model,), **_linears(d_model, "dense")})
+    d_model, heads = widths(config, "n_head")
+    admit("BloomAttention", state, {"query_key_value.weight": (3 * d_model, d_model), "query_key_value.bias": (3 * d_model,), **linears(d_model, "dense")})
     renamed = {f"dense.{kind}": state[f"dense.{kind}"] for kind in ("weight", "bias")}
     for kind in ("weight", "bias"):
         fused = state[f"query_key_value.{kind}"].unflatten(0, (heads, 3, -1))
         renamed |= {f"{name}.{kind}": fused[:, at].flatten(0, 1) for at, name in enumerate("qkv")}
-    return _filled(SelfAttention(d_model, heads, ALiBi(heads, form="key_index")), renamed, {"dense": "o"})
+    return filled(SelfAttention(d_model, heads, ALiBi(heads, form="key_index")), renamed, {"dense": "o"})
+
+
+def deberta_v2_shapes(config: Mapping) -> Shapes:
+    """Shape of every tensor of DebertaV2Attention: which projections of positions a layer has is the configuration's."""
+    (d_model, _), (terms, shared) = widths(config, "num_attention_heads"), deberta_terms(config)
+    own = [part for term, part in (("c2p", "self.pos_key_proj"), ("p2c", "self.pos_query_proj")) if term in terms and not shared]
+    return linears(d_model, "self.query_proj", "self.key_proj", "self.value_proj", "output.dense", *own) | norm("output.LayerNorm", d_model)
 
 
 @checked
-def deberta_v2_attention(state: State, config: Mapping, table: nn.Parameter) -> SelfAttention:
-    """Disentangled self-attention with its output projection and LayerNorm. ``table`` is the stack's, from :func:`deberta_v2_table`."""
-    (d_model, heads), eps, (stated,) = _widths(config, "num_attention_heads"), _epsilon(config), _fields(config, "pos_att_type")
-    terms = stated.split("|") if isinstance(stated, str) else () if stated is None else stated
-    require(isinstance(terms, (list, tuple)), "config.pos_att_type", stated, "a list, or words with | between", "Such as 'c2p|p2c'.")
-    shared = config.get("share_att_key", False)
-    require(isinstance(shared, bool), "config.share_att_key", shared, "True or False", "Take it from config.json.")
-    own = [part for term, part in (("c2p", "self.pos_key_proj"), ("p2c", "self.pos_query_proj")) if term in terms and not shared]
-    shapes = _linears(d_model, "self.query_proj", "self.key_proj", "self.value_proj", "output.dense", *own)
-    _admit("DebertaV2Attention", state, shapes | _norm("output.LayerNorm", d_model))
-    far, buckets = _deberta_span(config)
+def deberta_v2_attention(state: State, config: Mapping, table: nn.Parameter, *, edge: str = "transformers") -> SelfAttention:
+    """Disentangled self-attention with its output projection and LayerNorm. ``table`` is the stack's, from :func:`deberta_v2_table`.
+
+    ``edge`` is the rounding of the buckets, see :class:`positionlib.mechanisms.deberta.DisentangledIndex`; the authors' own is ``official``.
+    """
+    (d_model, heads), eps, (terms, shared) = widths(config, "num_attention_heads"), epsilon(config), deberta_terms(config)
+    admit("DebertaV2Attention", state, deberta_v2_shapes(config))
+    far, buckets = deberta_span(config)
     mechanism = DeBERTa(heads, d_model, far, terms=("c2c", *terms), third_index="released", projections="shared" if shared else "own",
-                        buckets=buckets, edge=None if buckets is None else "transformers", table=table)
-    return _filled(SelfAttention(d_model, heads, mechanism, post_norm=eps), state,
-                   {"self.query_proj": "q", "self.key_proj": "k", "self.value_proj": "v", "output.dense": "o", "output.LayerNorm": "norm",
-                    "self.pos_key_proj": "mechanism.pos_key_proj", "self.pos_query_proj": "mechanism.pos_query_proj"})
+                        buckets=buckets, edge=None if buckets is None else edge, table=table)
+    return filled(SelfAttention(d_model, heads, mechanism, post_norm=eps), state,
+                  {"self.query_proj": "q", "self.key_proj": "k", "self.value_proj": "v", "output.dense": "o", "output.LayerNorm": "norm",
+                   "self.pos_key_proj": "mechanism.pos_key_proj", "self.pos_query_proj": "mechanism.pos_query_proj"})
 
 
 def deberta_v2_table(state: State, config: Mapping) -> nn.Parameter:
@@ -89,32 +93,32 @@ def deberta_v2_table(state: State, config: Mapping) -> nn.Parameter:
 
     Where the config's norm_rel_ebd asks for it the rows went through the encoder's LayerNorm: what is learned further is the result.
     """
-    (d_model,) = _counts(config, "hidden_size")
-    far, buckets = _deberta_span(config)
+    (d_model,) = counts(config, "hidden_size")
+    far, buckets = deberta_span(config)
     stated = config.get("norm_rel_ebd", "none")
     require(isinstance(stated, str), "config.norm_rel_ebd", stated, "words with | between", "The source writes 'layer_norm' or 'none'.")
     normed = "layer_norm" in [word.strip() for word in stated.lower().split("|")]
-    shapes = {"rel_embeddings.weight": (2 * (buckets or far), d_model)} | (_norm("LayerNorm", d_model) if normed else {})
-    _admit("DebertaV2Encoder, its own tensors", state, shapes)
+    shapes = {"rel_embeddings.weight": (2 * (buckets or far), d_model)} | (norm("LayerNorm", d_model) if normed else {})
+    admit("DebertaV2Encoder, its own tensors", state, shapes)
     rows, *gain_and_offset = (state[name].detach() for name in shapes)
     if normed:
-        rows = nn.functional.layer_norm(rows, (d_model,), *gain_and_offset, _epsilon(config))
+        rows = nn.functional.layer_norm(rows, (d_model,), *gain_and_offset, epsilon(config))
     return nn.Parameter(rows.clone())
 
 
 def bert_attention(state: State, config: Mapping) -> SelfAttention:
     """BERT's self-attention with its output projection and LayerNorm, under the config's position_embedding_type."""
-    (d_model, heads), eps, (kind,) = _widths(config, "num_attention_heads"), _epsilon(config), _fields(config, "position_embedding_type")
+    (d_model, heads), eps, (kind,) = widths(config, "num_attention_heads"), epsilon(config), fields(config, "position_embedding_type")
     require_choice("config.position_embedding_type", kind, BERT_TYPES)
-    shapes = _linears(d_model, "self.query", "self.key", "self.value", "output.dense")
+    shapes = linears(d_model, "self.query", "self.key", "self.value", "output.dense")
     if relative := kind != "absolute":
-        (positions,) = _counts(config, "max_position_embeddings")
+        (positions,) = counts(config, "max_position_embeddings")
         shapes["self.distance_embedding.weight"] = (2 * positions - 1, d_model // heads)
-    _admit("BertAttention", state, shapes | _norm("output.LayerNorm", d_model))
+    admit("BertAttention", state, shapes | norm("output.LayerNorm", d_model))
     mechanism = BertRelative(positions, d_model // heads, variant=kind) if relative else None
-    return _filled(SelfAttention(d_model, heads, mechanism, post_norm=eps), state,
-                   {"self.query": "q", "self.key": "k", "self.value": "v", "self.distance_embedding": "mechanism", "output.dense": "o",
-                    "output.LayerNorm": "norm"})
+    return filled(SelfAttention(d_model, heads, mechanism, post_norm=eps), state,
+                  {"self.query": "q", "self.key": "k", "self.value": "v", "self.distance_embedding": "mechanism", "output.dense": "o",
+                   "output.LayerNorm": "norm"})
 
 
 def bert_input(state: State, config: Mapping) -> BertInput:
@@ -123,108 +127,53 @@ def bert_input(state: State, config: Mapping) -> BertInput:
     Relative types hold a position table that nothing reads: it must be there, and is left behind. A stored ``position_ids`` buffer is
     admitted only as the range it has to be.
     """
-    d_model, words, types, rows = _counts(config, "hidden_size", "vocab_size", "type_vocab_size", "max_position_embeddings")
-    (padding_id, kind), eps = _fields(config, "pad_token_id", "position_embedding_type"), _epsilon(config)
+    d_model, words, types, rows = counts(config, "hidden_size", "vocab_size", "type_vocab_size", "max_position_embeddings")
+    (padding_id, kind), eps = fields(config, "pad_token_id", "position_embedding_type"), epsilon(config)
     require_choice("config.position_embedding_type", kind, BERT_TYPES)
-    learned = {name: tensor for name, tensor in _mapping("state", state).items() if name != "position_ids"}
-    _admit("BertEmbeddings", learned, {"word_embeddings.weight": (words, d_model), "position_embeddings.weight": (rows, d_model),
-                                       "token_type_embeddings.weight": (types, d_model), **_norm("LayerNorm", d_model)})
+    learned = {name: tensor for name, tensor in mapping("state", state).items() if name != "position_ids"}
+    admit("BertEmbeddings", learned, {"word_embeddings.weight": (words, d_model), "position_embeddings.weight": (rows, d_model),
+                                      "token_type_embeddings.weight": (types, d_model), **norm("LayerNorm", d_model)})
     if "position_ids" in state:
         admit_position_ids(state["position_ids"], rows)
     positions = LearnedAbsolute(rows, d_model) if kind == "absolute" else None
     if positions is None:
         del learned["position_embeddings.weight"]
-    return _filled(BertInput(words, types, d_model, positions, eps=eps, padding_id=padding_id), learned,
-                   {"word_embeddings": "words", "token_type_embeddings": "types", "position_embeddings": "positions", "LayerNorm": "norm"})
+    return filled(BertInput(words, types, d_model, positions, eps=eps, padding_id=padding_id), learned,
+                  {"word_embeddings": "words", "token_type_embeddings": "types", "position_embeddings": "positions", "LayerNorm": "norm"})
 
 
 def conformer_attention(state: State, config: Mapping) -> SelfAttention:
     """Relative self-attention of wav2vec2-conformer. Its sines and cosines alternate, ours stand in two halves: W_r's columns move."""
-    (d_model, heads), (kind,) = _widths(config, "num_attention_heads"), _fields(config, "position_embeddings_type")
+    (d_model, heads), (kind,) = widths(config, "num_attention_heads"), fields(config, "position_embeddings_type")
     require(isinstance(kind, str) and kind == "relative", "config.position_embeddings_type", kind, "'relative'",
             "The rotary form rotates the states before the projections.")
     per_head = (heads, d_model // heads)
-    shapes = _linears(d_model, "linear_q", "linear_k", "linear_v", "linear_out")
-    _admit("Wav2Vec2ConformerSelfAttention", state, shapes | {"linear_pos.weight": (d_model, d_model), "pos_bias_u": per_head, "pos_bias_v": per_head})
+    shapes = linears(d_model, "linear_q", "linear_k", "linear_v", "linear_out")
+    admit("Wav2Vec2ConformerSelfAttention", state, shapes | {"linear_pos.weight": (d_model, d_model), "pos_bias_u": per_head, "pos_bias_v": per_head})
     weight = state["linear_pos.weight"]
     moved = {**state, "linear_pos.weight": torch.cat((weight[:, 0::2], weight[:, 1::2]), 1)}
-    return _filled(SelfAttention(d_model, heads, TransformerXL(d_model, *per_head, bidirectional=True)), moved,
-                   {"linear_q": "q", "linear_k": "k", "linear_v": "v", "linear_out": "o", "linear_pos": "mechanism",
-                    "pos_bias_u": "mechanism.content_bias", "pos_bias_v": "mechanism.position_bias"})
+    return filled(SelfAttention(d_model, heads, TransformerXL(d_model, *per_head, bidirectional=True)), moved,
+                  {"linear_q": "q", "linear_k": "k", "linear_v": "v", "linear_out": "o", "linear_pos": "mechanism",
+                   "pos_bias_u": "mechanism.content_bias", "pos_bias_v": "mechanism.position_bias"})
 
 
-def _deberta_span(config: Mapping) -> tuple[int, int | None]:
+def deberta_span(config: Mapping) -> tuple[int, int | None]:
     """(max_distance, buckets or None): a range below 1 means the model's length, and buckets below 1 mean none."""
-    require(_mapping("config", config).get("relative_attention") is True, "config.relative_attention", config.get("relative_attention"), "True",
+    require(mapping("config", config).get("relative_attention") is True, "config.relative_attention", config.get("relative_attention"), "True",
             "Without it the layer has no disentangled terms.")
     far, buckets = (whole_number(config.get(name, -1)) for name in ("max_relative_positions", "position_buckets"))
     for name, value in (("max_relative_positions", far), ("position_buckets", buckets)):
         require(value is not None, f"config.{name}", config.get(name), "a whole number", "The source writes -1 for none.")
-    return (far if far >= 1 else _counts(config, "max_position_embeddings")[0]), (buckets if buckets > 0 else None)
+    require(buckets <= LIMITS["bucket"], "config.position_buckets", buckets, f"at most {LIMITS['bucket']}", "Take it from config.json.")
+    return (far if far >= 1 else counts(config, "max_position_embeddings")[0]), (buckets if buckets > 0 else None)
 
 
-def _mapping(field: str, given: Mapping) -> Mapping:
-    require(isinstance(given, Mapping) and all(isinstance(name, str) for name in given), field, given, "a mapping by name", "Pass a dict.")
-    return given
-
-
-def _widths(config: Mapping, heads: str) -> tuple[int, int]:
-    """(hidden_size, number of heads), of which the second divides the first."""
-    width, count = _counts(config, "hidden_size", heads)
-    require(width % count == 0, "config.hidden_size", width, f"a multiple of {count} heads", "Pass the config that the layer was made with.")
-    return width, count
-
-
-def _epsilon(config: Mapping) -> float:
-    (eps,) = _fields(config, "layer_norm_eps")
-    require(is_finite_number(eps) and eps >= 0, "config.layer_norm_eps", eps, "a finite number of at least 0", "Take it from config.json.")
-    return float(eps)
-
-
-def _counts(config: Mapping, *names: str) -> tuple[int, ...]:
-    return tuple(require_count(f"config.{name}", value) for name, value in zip(names, _fields(config, *names)))
-
-
-def _fields(config: Mapping, *names: str) -> tuple:
-    missing = [name for name in names if name not in _mapping("config", config)]
-    require(not missing, "config", sorted(missing), "a mapping with these fields too", "Pass the whole configuration of the checkpoint: no value is guessed.")
-    return tuple(config[name] for name in names)
-
-
-def _linears(width: int, *parts: str) -> dict[str, tuple[int, ...]]:
-    return {f"{part}.{kind}": shape for part in parts for kind, shape in (("weight", (width, width)), ("bias", (width,)))}
-
-
-def _norm(part: str, width: int) -> dict[str, tuple[int, ...]]:
-    return {f"{part}.weight": (width,), f"{part}.bias": (width,)}
-
-
-def _admit(source: str, state: State, shapes: dict[str, tuple[int, ...]]) -> None:
-    """Refuse a state dict that is not exactly these tensors, and say everything that is wrong with it at once."""
-    given = {name: t for name, t in _mapping("state", state).items() if isinstance(t, Tensor) and t.layout == torch.strided and not t.is_meta}
-    said = [f"{name} is missing" for name in shapes if name not in state]
-    said += [f"{name} is unexpected" for name in state if name not in shapes]
-    said += [f"{name} is no dense tensor with values" for name in shapes if name in state and name not in given]
-    said += [f"{name} is {list(given[name].shape)}, not {list(shape)}" for name, shape in shapes.items()
-             if name in given and tuple(given[name].shape) != tuple(shape)]
-    dtypes = {str(given[name].dtype): given[name].dtype in KINDS["Float"][1] for name in shapes if name in given}
-    if len(dtypes) > 1 or not all(dtypes.values()):
-        said.append(f"the dtypes are {', '.join(sorted(dtypes))}, not one floating-point dtype")
-    if said:
-        raise PositionContractError("state", sorted(state), f"exactly the tensors of {source}", "; ".join(said) + ". Cut the layer's own tensors "
-                                    "out of the checkpoint, under the source's names, and pass the config they were made with.")
-
-
-def _filled(module: nn.Module, state: State, names: dict[str, str]) -> nn.Module:
-    """The module with the state's numbers, each under our name: ``names`` gives ours for theirs, in front of .weight and .bias."""
-    own = {}
-    for name, tensor in state.items():
-        part, dot, kind = name.rpartition(".")
-        own[f"{names.get(part, part)}{dot}{kind}" if dot else names.get(name, name)] = tensor
-    dtype = next(iter(state.values())).dtype
-    # What the whole stack owns (a T5 bias, a DeBERTa table) stands in the module already and keeps its numbers.
-    shared = {name: tensor for name, tensor in module.state_dict().items() if name.startswith("mechanism.") and name not in own}
-    for name, tensor in shared.items():
-        require(tensor.dtype == dtype, name, tensor, f"dtype {dtype}, as the layer's", "A stack has one dtype: convert it before its layers.")
-    module.to(dtype).load_state_dict({**shared, **own})
-    return module
+def deberta_terms(config: Mapping) -> tuple[tuple[str, ...], bool]:
+    """(the enabled position terms, whether they use the content's projections)."""
+    (stated,) = fields(config, "pos_att_type")
+    terms = stated.split("|") if isinstance(stated, str) else () if stated is None else stated
+    require(isinstance(terms, (list, tuple)) and all(isinstance(term, str) for term in terms), "config.pos_att_type", stated,
+            "a list of words, or words with | between", "Such as 'c2p|p2c'.")
+    shared = config.get("share_att_key", False)
+    require(isinstance(shared, bool), "config.share_att_key", shared, "True or False", "Take it from config.json.")
+    return tuple(terms), shared

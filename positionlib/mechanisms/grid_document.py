@@ -1,12 +1,14 @@
 """Boxes on a page (Xu et al. 2020, section 2.2; LayoutLM in transformers 4.57).
 
-    row = X[x0] + Y[y0] + X[x1] + Y[y1] + H[y1 − y0] + W[x1 − x0]
+    row = X[x0] + Y[y0] + X[x1] + Y[y1] + H[y1 − y0] + W[x1 − x0]            LayoutLM
+    row = [X[x0], Y[y0], X[x1], Y[y1], H[y1 − y0], W[x1 − x0]]               LayoutLMv2, v3 (transformers 5.24)
 
 Contract
 - coordinate source: boxes x0, y0, x1, y1 in units of 1/range of their own page, y downwards; the reading order is another coordinate.
 - changed tensor: the input state, once, beside the rows of the reading order.
 - shape: rows [*B, N, D] from boxes [*B, N, 4].
-- parameter or buffer state: tables x, y, h, w, each [size, D]; left and right edges share x, upper and lower ones share y.
+- parameter or buffer state: tables x, y, h, w, each [size, D], or [size, d_model] and [size, d_side] side by side; left and right edges
+  share x, upper and lower ones share y.
 - training path: an edge's row collects the gradient of all tokens with that edge.
 - runtime offset: none; a box belongs to its page, and moves with its token.
 - failure modes: pixels of another page size, exchanged edges, a table of 1000 rows for 0..1000, boxes left behind by a sort.
@@ -52,6 +54,11 @@ def normalise_boxes(page: tuple[float, float], boxes: Tensor, range: int) -> Int
 class BoxEmbedding(nn.Module):
     """module(boxes) returns :class:`StateRows` [*B, N, D]. ``size`` is the largest coordinate plus one: 1001 for a range of 1000.
 
+    Parameters
+    ----------
+    d_model : width of an edge's row.
+    d_side : width of a height's or width's row where the six stand side by side, D = 4 · d_model + 2 · d_side; None adds them.
+
     Raises
     ------
     PositionRangeError
@@ -60,10 +67,11 @@ class BoxEmbedding(nn.Module):
         an inverted box, which has no row for its width or height.
     """
 
-    def __init__(self, size: int, d_model: int) -> None:
+    def __init__(self, size: int, d_model: int, *, d_side: int | None = None) -> None:
         super().__init__()
-        shape = require_count("size", size), require_count("d_model", d_model)
-        self.x, self.y, self.h, self.w = (nn.Parameter(torch.empty(shape)) for _ in EDGES)
+        self.side_by_side, size, d_model = d_side is not None, require_count("size", size), require_count("d_model", d_model)
+        d_side = require_count("d_side", d_side) if self.side_by_side else d_model
+        self.x, self.y, self.h, self.w = (nn.Parameter(torch.empty(size, width)) for width in (d_model, d_model, d_side, d_side))
         for weight in self.parameters():
             nn.init.normal_(weight, std=0.02)
 
@@ -73,10 +81,11 @@ class BoxEmbedding(nn.Module):
         _check_boxes(boxes, boxes.new_full((4,), len(self.x) - 1), "Normalise the boxes to the table's range, with their own page.")
         x0, y0, x1, y1 = boxes.unbind(-1)
         parts = ((self.x, x0), (self.y, y0), (self.x, x1), (self.y, y1), (self.h, y1 - y0), (self.w, x1 - x0))
-        return StateRows(rows=add_wide([nn.functional.embedding(ids, table) for table, ids in parts]), mark="box_embedding")
+        rows = [nn.functional.embedding(ids, table) for table, ids in parts]
+        return StateRows(rows=torch.cat(rows, -1) if self.side_by_side else add_wide(rows), mark="box_embedding")
 
     def extra_repr(self) -> str:
-        return f"size={len(self.x)}, d_model={self.x.shape[1]}"
+        return f"size={len(self.x)}, d_model={self.x.shape[1]}, d_side={self.h.shape[1] if self.side_by_side else None}"
 
 
 def _check_boxes(boxes: Tensor, limits: Tensor, remedy: str) -> None:

@@ -79,3 +79,13 @@ def test_a_compiled_graph_gives_the_same_rows():
     (lambda: pl.normalise_boxes((2000, 1000), BOXES, 0), "range")])
 def test_bad_tables_boxes_and_pages_are_refused(build, field):
     refused(build, field)
+
+
+def test_rows_side_by_side_stand_in_the_order_of_the_corners():
+    module = pl.BoxEmbedding(20, 3, d_side=2)
+    rows = module(BOXES).rows
+    for place in ((0, 0), (0, 1), (1, 0), (1, 2)):
+        x0, y0, x1, y1 = BOXES[place].tolist()
+        want = torch.cat((module.x[x0], module.y[y0], module.x[x1], module.y[y1], module.h[y1 - y0], module.w[x1 - x0]))
+        assert torch.equal(rows[place], want) and len(want) == 16
+    refused(lambda: pl.BoxEmbedding(20, 3, d_side=0), "d_side")
