@@ -29,13 +29,13 @@ from positionlib.rules import frequency_ladder
 
 def rope_base(config: Mapping) -> float:
     """θ of a plain rotation, from rope_parameters (transformers 5) or rope_theta (4); any other rule is refused."""
-    stated_rule = config.get("rope_parameters") if config.get("rope_parameters") is not None else config.get("rope_scaling")
-    rule = mapping("config.rope_parameters", {} if stated_rule is None else stated_rule)
-    kind = rule.get("rope_type", rule.get("type", "default"))
-    require(kind == "default" and set(rule) <= {"rope_type", "type", "rope_theta", "partial_rotary_factor"}, "config.rope_parameters", dict(rule),
-            "rope_type 'default' and its base", "Interpolated and scaled frequencies are another method: they are not converted.")
-    only({"partial_rotary_factor": rule.get("partial_rotary_factor", 1.0)}, partial_rotary_factor=1.0)
-    base = rule.get("rope_theta", config.get("rope_theta"))
+    rules = {name: mapping(f"config.{name}", config[name]) for name in ("rope_parameters", "rope_scaling") if config.get(name) is not None}
+    for name, rule in rules.items():
+        plain = rule.get("rope_type", rule.get("type", "default")) == "default" and set(rule) <= {"rope_type", "type", "rope_theta"}
+        require(plain, f"config.{name}", dict(rule), "rope_type 'default' and its base", "Interpolated, scaled and partial rotations are other methods: "
+                "they are not converted.")
+    only(config, partial_rotary_factor=1.0)
+    base = next((rule["rope_theta"] for rule in rules.values() if "rope_theta" in rule), config.get("rope_theta"))
     require(is_finite_number(base) and base > 1, "config.rope_theta", base, "a number above 1, in rope_parameters or beside it", "Take it from config.json.")
     return float(base)
 
