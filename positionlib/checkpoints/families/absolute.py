@@ -72,6 +72,7 @@ def _bert_plan(config, contract, attention: Shapes, prefix: str, heads: tuple[st
     rest = linears(d_model, "intermediate.dense", inner=inner) | {"output.dense.weight": (d_model, inner), "output.dense.bias": (d_model,)}
     pooler = linears(d_model, "pooler.dense")
     return Plan(contract=contract, prefix=prefix, heads=heads, optional=tuple(pooler), generated={"embeddings.position_ids": position_range(rows)},
+                former={"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"},
                 read=layered("embeddings.", 1, tables | norm("LayerNorm", d_model)) | layered("encoder.layer.{}.attention.", layers, block),
                 elsewhere=layered("encoder.layer.{}.", layers, rest | norm("output.LayerNorm", d_model)) | pooler,
                 parts={"input": make_input,
@@ -83,8 +84,7 @@ def gpt2(config: Mapping, assignment: Assignment) -> Plan:
     only(config, scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False, add_cross_attention=False)
     d_model, heads = widths(config, "n_head", "n_embd")
     words, rows, layers = counts(config, "vocab_size", "n_positions", "n_layer")
-    (given,) = fields(config, "n_inner")
-    inner = 4 * d_model if given is None else require_count("config.n_inner", given)
+    inner = 4 * d_model if config.get("n_inner") is None else counts(config, "n_inner")[0]
     generated = {f"h.{n}.attn.{name}": buffer for n in range(layers) for name, buffer in (("bias", causal_mask(rows)), ("masked_bias", hidden_score(-1e4)))}
     contract = stated("gpt2", f"{TRANSFORMERS}, models/gpt2/modeling_gpt2.py", heads, assignment, table_layout="rows_width", table_rows=rows,
                       layer_sharing="input", max_positions=rows, added="to_words", generated_buffers=("h.*.attn.bias", "h.*.attn.masked_bias"))
@@ -113,7 +113,7 @@ def opt(config: Mapping, assignment: Assignment) -> Plan:
     """OPT: two rows before position 0, and the words of the 350M model narrower than its states."""
     d_model, heads = widths(config, "num_attention_heads")
     words, positions, layers, inner, d_words = counts(config, "vocab_size", "max_position_embeddings", "num_hidden_layers", "ffn_dim", "word_embed_proj_dim")
-    bias, affine_norms = switch(config, "enable_bias"), switch(config, "layer_norm_elementwise_affine")
+    bias, affine_norms = switch(config, "enable_bias", True), switch(config, "layer_norm_elementwise_affine", True)
     narrow, rows = d_words != d_model, positions + 2
     contract = stated("opt", f"{TRANSFORMERS}, models/opt/modeling_opt.py", heads, assignment, table_layout="rows_width", table_rows=rows,
                       layer_sharing="input", max_positions=positions, position_id_offset=2, padding_convention="opt",
