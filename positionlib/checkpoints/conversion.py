@@ -11,7 +11,7 @@ the state dict has to be exactly that. What does not reconcile is refused before
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -37,6 +37,7 @@ class Plan:
     optional : names of ``elsewhere`` that a checkpoint may leave out.
     generated : buffers that the source computes.
     equal : names of one tensor.
+    former : ends of names by which old files call the same tensors, and what they are called now.
     zero_rows : names whose row 0 pads and has to be zero.
     """
 
@@ -50,6 +51,7 @@ class Plan:
     generated: Mapping[str, Generated] = field(default_factory=dict)
     equal: tuple[tuple[str, str], ...] = ()
     zero_rows: tuple[str, ...] = ()
+    former: Mapping[str, str] = field(default_factory=dict)
 
 
 class Conversion(Mapping[str, nn.Module]):
@@ -115,7 +117,8 @@ def convert(state: State, config: Mapping, *, family: str, declared: PositionChe
     plan = _plan(config, family, head_assignment)
     if declared is not None:
         plan.contract.require_declared(declared)
-    names = _without_prefix(mapping("state", state), plan)
+    present = _present(mapping("state", state), plan.former)
+    names = {name: present[whole] for name, whole in _without_prefix(present, plan).items()}
     own = {name: state[stored] for name, stored in names.items()}
     admit(f"{plan.contract.family} ({plan.contract.source_revision})", own, plan.read | plan.elsewhere, optional=plan.optional, generated=plan.generated,
           others=plan.heads, equal=plan.equal, zero_rows=plan.zero_rows)
@@ -134,12 +137,20 @@ def _plan(config: Mapping, family: str, head_assignment: Sequence[int] | None) -
     return make(mapping("config", config), None if given is None else tuple(int(h) for h in given))
 
 
-def _without_prefix(state: State, plan: Plan) -> dict[str, str]:
-    """The base model's names, and each one's name in the state dict. Either all of them carry the prefix or none does."""
-    if not any(plan.prefix and name.startswith(plan.prefix) for name in state):
-        return {name: name for name in state}
-    names = {name.removeprefix(plan.prefix) if name.startswith(plan.prefix) else name: name for name in state}
-    bare = [name for name in state if not name.startswith(plan.prefix) and name not in plan.heads]
-    require(len(names) == len(state) and not bare, "state", sorted(bare), f"every name of the base model below {plan.prefix!r}, or none",
+def _present(state: State, former: Mapping[str, str]) -> dict[str, str]:
+    """The names by which the source calls its tensors now, and the name of each in the state dict."""
+    names = {name: next((name.removesuffix(old) + new for old, new in former.items() if name.endswith(old)), name) for name in state}
+    twice = [name for name, now in names.items() if now != name and now in state]
+    require(not twice, "state", sorted(twice), "each tensor under one name", "It is there under its present name too: keep one.")
+    return {now: name for name, now in names.items()}
+
+
+def _without_prefix(names: Collection[str], plan: Plan) -> dict[str, str]:
+    """The base model's names, and each one's whole name. Either all of them carry the prefix or none does."""
+    if not any(plan.prefix and name.startswith(plan.prefix) for name in names):
+        return {name: name for name in names}
+    bare = [name for name in names if not name.startswith(plan.prefix) and name not in plan.heads]
+    short = {name.removeprefix(plan.prefix): name for name in names}
+    require(len(short) == len(names) and not bare, "state", sorted(bare), f"every name of the base model below {plan.prefix!r}, or none",
             "Two checkpoints were merged: keep one.")
-    return names
+    return short

@@ -95,9 +95,9 @@ def counts(config: Mapping, *names: str) -> tuple[int, ...]:
     return found
 
 
-def switch(config: Mapping, name: str) -> bool:
-    """A field that is True or False and has to be there."""
-    (value,) = fields(config, name)
+def switch(config: Mapping, name: str, absent: bool | None = None) -> bool:
+    """A field that is True or False. ``absent`` is the source's default, where the tensors would show another setting; else it has to be there."""
+    (value,) = fields(config, name) if absent is None else (mapping("config", config).get(name, absent),)
     require(isinstance(value, bool), f"config.{name}", value, "True or False", "Take it from the checkpoint's own configuration.")
     return value
 
@@ -108,6 +108,17 @@ def only(config: Mapping, **values: Any) -> None:
         stated = mapping("config", config).get(name, value)
         require(type(stated) is type(value) and stated == value, f"config.{name}", stated, f"{value!r}", "Another setting computes something else, "
                 "which this conversion has no part for.")
+
+
+def aliased(config: Mapping, **names: str) -> dict[str, Any]:
+    """The configuration with the source's own names in the place of the other ones that it reads; both may be there if they agree."""
+    known = dict(mapping("config", config))
+    for name, other in names.items():
+        if other in known:
+            value = known.pop(other)
+            stated = known.setdefault(name, value)
+            require(type(stated) is type(value) and stated == value, f"config.{other}", value, f"{stated!r}, as {name}", "They are two names of one setting.")
+    return known
 
 
 def widths(config: Mapping, heads: str, width: str = "hidden_size") -> tuple[int, int]:

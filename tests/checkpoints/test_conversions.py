@@ -9,6 +9,7 @@ import positionlib as pl
 from positionlib.checkpoints import FAMILIES, contract, convert
 from tests.checkpoints import official
 from tests.checkpoints.conversions import LABELS, family, prove, recorded
+from tests.refusals import refused
 
 STATED = {
     "bert": dict(table_layout="rows_width", table_rows=9, layer_sharing="input", added="before_norm", score_scale_factor=1, max_positions=9),
@@ -138,3 +139,41 @@ def reordered(name: str, tensor: torch.Tensor, order: tuple[int, ...]) -> torch.
     if name.endswith(("attention.dense.weight", "attn.out_proj.weight")):
         return tensor.unflatten(1, (heads, -1))[:, at].flatten(1, 2)
     return tensor
+
+
+PUBLISHED = [  # fields that published configuration files of these families leave out, or call otherwise
+    ("gpt2", ("n_inner", "scale_attn_weights", "scale_attn_by_inverse_layer_idx", "add_cross_attention"), {}),
+    ("bloom", (), {"n_head": "num_attention_heads", "hidden_size": "n_embed"}), ("llama", ("attention_bias", "mlp_bias"), {}),
+    ("falcon", ("ffn_hidden_size", "num_ln_in_parallel_attn"), {}), ("opt", ("enable_bias", "layer_norm_elementwise_affine", "_remove_final_layer_norm"), {})]
+
+
+@pytest.mark.parametrize("label, absent, renamed", PUBLISHED, ids=lambda value: value if isinstance(value, str) else "")
+def test_a_published_configuration_may_leave_to_the_source_what_the_tensors_show(label, absent, renamed):
+    made = recorded(label)
+    config = {renamed.get(name, name): value for name, value in made.config.items() if name not in absent}
+    weights = convert(made.state, config, family=label)
+    assert weights.contract == contract(made.config, family=label)
+    call = made.calls["attention.1"]
+    geometry = pl.AttentionGeometry.causal_self(call["x"].shape[1])
+    assert torch.allclose(weights["attention.1"](call["x"], geometry), call["out"], atol=2e-6)
+    for name, other in renamed.items():
+        assert convert(made.state, made.config | {other: made.config[name]}, family=label).contract == weights.contract
+        refused(lambda: convert(made.state, made.config | {other: made.config[name] + 1}, family=label), f"config.{other}")
+
+
+def test_berts_first_files_call_gain_and_offset_otherwise():
+    made = recorded("bert")
+    old = {name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): t for name, t in made.state.items()}
+    assert "bert.embeddings.LayerNorm.gamma" in old and "cls.predictions.transform.LayerNorm.beta" in old
+    now, then = (convert(state, made.config, family="bert") for state in (made.state, old))
+    assert all(torch.equal(a, b) for part in now.parts for a, b in zip(now[part].state_dict().values(), then[part].state_dict().values()))
+    assert "bert.embeddings.LayerNorm.gamma" in then.reconciled["read"], "names are reported as the file has them"
+    both = old | {"bert.embeddings.LayerNorm.weight": made.state["bert.embeddings.LayerNorm.weight"]}
+    assert "its present name too" in str(refused(lambda: convert(both, made.config, family="bert"), "state"))
+
+
+def test_debertas_published_files_hold_rows_that_transformers_reads_nowhere():
+    made, name = recorded("deberta-v2"), "embeddings.position_embeddings.weight"
+    rows = torch.ones(9, 12, dtype=torch.float64)
+    assert name in convert(made.state | {name: rows}, made.config, family="deberta-v2").reconciled["elsewhere"]
+    refused(lambda: convert(made.state | {name: rows[1:]}, made.config, family="deberta-v2"), "state")

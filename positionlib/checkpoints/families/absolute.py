@@ -47,7 +47,7 @@ def roberta(config: Mapping, assignment: Assignment) -> Plan:
     """RoBERTa: rows 0..padding_idx come before position 0, and padding reads the last of them."""
     only(config, position_embedding_type="absolute")
     (rows,), (_, heads) = counts(config, "max_position_embeddings"), widths(config, "num_attention_heads")
-    offset = _padding(config) + 1
+    offset = require_count("config.pad_token_id", *fields(config, "pad_token_id"), 0) + 1
     require(rows > offset, "config.max_position_embeddings", rows, f"more than {offset} rows", "Rows up to padding_idx belong to no position.")
     config = {"position_embedding_type": "absolute", **config}
     contract = stated("roberta", f"{TRANSFORMERS}, models/roberta/modeling_roberta.py", heads, assignment, table_layout="rows_width", table_rows=rows,
@@ -66,12 +66,13 @@ def _roberta_input(conversion: Conversion, config: Mapping, offset: int) -> Bert
 def _bert_plan(config, contract, attention: Shapes, prefix: str, heads: tuple[str, ...], make_input) -> Plan:
     d_model, words, types, rows, layers, inner = counts(config, "hidden_size", "vocab_size", "type_vocab_size", "max_position_embeddings",
                                                         "num_hidden_layers", "intermediate_size")
-    epsilon(config)
+    epsilon(config)  # refused here and not by the first part that is made
     tables = {"word_embeddings.weight": (words, d_model), "position_embeddings.weight": (rows, d_model), "token_type_embeddings.weight": (types, d_model)}
     block = linears(d_model, "self.query", "self.key", "self.value", "output.dense") | norm("output.LayerNorm", d_model) | attention
     rest = linears(d_model, "intermediate.dense", inner=inner) | {"output.dense.weight": (d_model, inner), "output.dense.bias": (d_model,)}
     pooler = linears(d_model, "pooler.dense")
     return Plan(contract=contract, prefix=prefix, heads=heads, optional=tuple(pooler), generated={"embeddings.position_ids": position_range(rows)},
+                former={"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"},
                 read=layered("embeddings.", 1, tables | norm("LayerNorm", d_model)) | layered("encoder.layer.{}.attention.", layers, block),
                 elsewhere=layered("encoder.layer.{}.", layers, rest | norm("output.LayerNorm", d_model)) | pooler,
                 parts={"input": make_input,
@@ -83,19 +84,20 @@ def gpt2(config: Mapping, assignment: Assignment) -> Plan:
     only(config, scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False, add_cross_attention=False)
     d_model, heads = widths(config, "n_head", "n_embd")
     words, rows, layers = counts(config, "vocab_size", "n_positions", "n_layer")
-    (given,) = fields(config, "n_inner")
-    inner = 4 * d_model if given is None else require_count("config.n_inner", given)
+    inner = 4 * d_model if config.get("n_inner") is None else counts(config, "n_inner")[0]
     generated = {f"h.{n}.attn.{name}": buffer for n in range(layers) for name, buffer in (("bias", causal_mask(rows)), ("masked_bias", hidden_score(-1e4)))}
     contract = stated("gpt2", f"{TRANSFORMERS}, models/gpt2/modeling_gpt2.py", heads, assignment, table_layout="rows_width", table_rows=rows,
                       layer_sharing="input", max_positions=rows, added="to_words", generated_buffers=("h.*.attn.bias", "h.*.attn.masked_bias"))
     attention = {"c_attn.weight": (d_model, 3 * d_model), "c_attn.bias": (3 * d_model,), "c_proj.weight": (d_model, d_model), "c_proj.bias": (d_model,)}
     rest = norm("ln_1", d_model) | norm("ln_2", d_model) | {"mlp.c_fc.weight": (d_model, inner), "mlp.c_fc.bias": (inner,),
                                                            "mlp.c_proj.weight": (inner, d_model), "mlp.c_proj.bias": (d_model,)}
+    tables = {"wte.weight": (words, d_model), "wpe.weight": (rows, d_model)}
     return Plan(contract=contract, prefix="transformer.", generated=generated,
                 heads=("lm_head.weight", *affine("score", "classifier", "qa_outputs", "multiple_choice_head.summary")),
-                read={"wte.weight": (words, d_model), "wpe.weight": (rows, d_model), **layered("h.{}.attn.", layers, attention)},
+                read=tables | layered("h.{}.attn.", layers, attention),
                 elsewhere=layered("h.{}.", layers, rest) | norm("ln_f", d_model),
-                parts={"input": lambda c: _token_input(c, TokenInput(words, LearnedAbsolute(rows, d_model)), {"wte": "words", "wpe": "positions"}),
+                parts={"input": lambda c: filled(TokenInput(words, LearnedAbsolute(rows, d_model)),
+                                                 {name: c.state[name] for name in tables}, {"wte": "words", "wpe": "positions"}),
                        **each_layer(layers, lambda c, n: _gpt2_attention(c, n, d_model, heads))})
 
 
@@ -111,7 +113,7 @@ def opt(config: Mapping, assignment: Assignment) -> Plan:
     """OPT: two rows before position 0, and the words of the 350M model narrower than its states."""
     d_model, heads = widths(config, "num_attention_heads")
     words, positions, layers, inner, d_words = counts(config, "vocab_size", "max_position_embeddings", "num_hidden_layers", "ffn_dim", "word_embed_proj_dim")
-    bias, affine_norms = switch(config, "enable_bias"), switch(config, "layer_norm_elementwise_affine")
+    bias, affine_norms = switch(config, "enable_bias", True), switch(config, "layer_norm_elementwise_affine", True)
     narrow, rows = d_words != d_model, positions + 2
     contract = stated("opt", f"{TRANSFORMERS}, models/opt/modeling_opt.py", heads, assignment, table_layout="rows_width", table_rows=rows,
                       layer_sharing="input", max_positions=positions, position_id_offset=2, padding_convention="opt",
@@ -133,12 +135,3 @@ def opt(config: Mapping, assignment: Assignment) -> Plan:
                                                  {name: c.state[f"decoder.{name}"] for name in tables}, names),
                        **each_layer(layers, lambda c, n: filled(SelfAttention(d_model, heads, None, bias=bias), c.inside(f"decoder.layers.{n}.self_attn."),
                                                                 {f"{name}_proj": name for name in "qkv"} | {"out_proj": "o"}))})
-
-
-def _token_input(conversion: Conversion, module: TokenInput, names: dict[str, str]) -> TokenInput:
-    return filled(module, {f"{name}.weight": conversion.state[f"{name}.weight"] for name in names}, names)
-
-
-def _padding(config: Mapping) -> int:
-    (padding,) = fields(config, "pad_token_id")
-    return require_count("config.pad_token_id", padding, 0)

@@ -23,7 +23,7 @@ from positionlib.checkpoints.conversion import Conversion, Plan
 from positionlib.checkpoints.families.common import TRANSFORMERS, Assignment, affine, buckets, each_layer, stated
 from positionlib.checkpoints.families.rotary import FusedFalcon
 from positionlib.checkpoints.maps import bloom_attention, t5_attention
-from positionlib.checkpoints.state import counts, epsilon, fields, filled, layered, linears, mapping, norm, only, position_range, switch, widths
+from positionlib.checkpoints.state import aliased, counts, epsilon, fields, filled, layered, linears, mapping, norm, only, position_range, switch, widths
 from positionlib.errors import require, require_choice
 from positionlib.layers import SelfAttention, TokenInput
 from positionlib.mechanisms import ALiBi, LearnedAbsolute, T5Bias
@@ -38,7 +38,7 @@ def t5(config: Mapping, assignment: Assignment) -> Plan:
     d_model, d_head, heads, inner, words, encoder, count, far = counts(
         config, "d_model", "d_kv", "num_heads", "d_ff", "vocab_size", "num_layers", "relative_attention_num_buckets", "relative_attention_max_distance")
     decoder = encoder if config.get("num_decoder_layers") is None else counts(config, "num_decoder_layers")[0]
-    gated = GATES[require_choice("config.feed_forward_proj", *fields(config, "feed_forward_proj"), tuple(GATES))]
+    gated = GATES[require_choice("config.feed_forward_proj", config.get("feed_forward_proj", "relu"), tuple(GATES))]
     rules = [T5Buckets(count, far, both, "transformers") for both in (True, False)]
     contract = stated("t5", f"{TRANSFORMERS}, models/t5/modeling_t5.py", heads, assignment, table_layout="buckets_heads", table_rows=count,
                       relative_sign="key_minus_query", clipping_or_bucket_rule="; ".join(map(buckets, rules)), score_scale_factor=0,
@@ -143,6 +143,7 @@ def mpnet(config: Mapping, assignment: Assignment) -> Plan:
 
 def bloom(config: Mapping, assignment: Assignment) -> Plan:
     """BLOOM: q, k and v rows alternate head by head; a bias of key indices that counts real tokens."""
+    config = aliased(config, n_head="num_attention_heads", hidden_size="n_embed")
     d_model, heads = widths(config, "n_head")
     layers, words = counts(config, "n_layer", "vocab_size")
     contract = _slopes("bloom", "models/bloom/modeling_bloom.py", heads, assignment, "paper", padding_convention="generation_v5")

@@ -13,6 +13,7 @@ All read the row of i − j for both terms, where the paper's third term reads t
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -25,8 +26,10 @@ from positionlib.errors import require, require_count
 from positionlib.layers import SelfAttention
 from positionlib.mechanisms import DeBERTa, LearnedAbsolute
 
-HEADS = affine("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.decoder", "lm_predictions.lm_head.dense",
-               "lm_predictions.lm_head.LayerNorm", "pooler.dense", "classifier", "qa_outputs") + ("cls.predictions.bias", "lm_predictions.lm_head.bias")
+POSITIONS = "embeddings.position_embeddings.weight"
+HEADS = affine(*(f"{head}.{part}" for head in ("cls.predictions.transform", "lm_predictions.lm_head", "mask_predictions") for part in ("dense", "LayerNorm")),
+               "cls.predictions.decoder", "mask_predictions.classifier", "pooler.dense", "classifier", "qa_outputs")
+HEADS += ("cls.predictions.bias", "lm_predictions.lm_head.bias")
 
 
 def v1(config: Mapping, assignment: Assignment) -> Plan:
@@ -66,17 +69,14 @@ def official(config: Mapping, assignment: Assignment) -> Plan:
     rows, d_model = counts(config, "max_position_embeddings", "hidden_size")
     contract = _contract("deberta-official", "microsoft/DeBERTa 4d7fe0b, DeBERTa/deberta/disentangled_attention.py", config, assignment, "official",
                          added="in_mask_decoder", max_positions=rows)
-    plan = _second(config, contract, "official")
-    table = "embeddings.position_embeddings.weight"
-
     def positions(conversion: Conversion) -> LearnedAbsolute:
-        return filled(LearnedAbsolute(rows, d_model), {"weight": conversion.state[table]}, {})
+        return filled(LearnedAbsolute(rows, d_model), {"weight": conversion.state[POSITIONS]}, {})
 
-    plan.read[table] = (rows, d_model)
-    return Plan(**{**vars(plan), "parts": {"positions": positions, **plan.parts}, "heads": (*plan.heads, *affine("lm_predictions.lm_head.dense"))})
+    plan = _second(config, contract, "official", {POSITIONS: (rows, d_model)})
+    return replace(plan, parts={"positions": positions, **plan.parts})
 
 
-def _second(config: Mapping, contract, edge: str) -> Plan:
+def _second(config: Mapping, contract, edge: str, beside: Shapes | None = None) -> Plan:
     d_model, kernel = counts(config, "hidden_size")[0], config.get("conv_kernel_size", 0)
     far, buckets = deberta_span(config)
     table = {"encoder.rel_embeddings.weight": (2 * (buckets or far), d_model)}
@@ -93,7 +93,7 @@ def _second(config: Mapping, contract, edge: str) -> Plan:
         rows = conversion["attention.0"].mechanism.weight if n else deberta_v2_table(own, config)
         return deberta_v2_attention(conversion.inside(f"encoder.layer.{n}.attention."), config, rows, edge=edge)
 
-    return _plan(config, contract, deberta_v2_shapes(config), table, rest, layer)
+    return _plan(config, contract, deberta_v2_shapes(config), table | (beside or {}), rest, layer)
 
 
 def _contract(family: str, revision: str, config: Mapping, assignment: Assignment, edge: str | None, **said):
@@ -114,9 +114,11 @@ def _plan(config: Mapping, contract, attention: Shapes, table: Shapes, rest: Sha
     width = require_count("config.embedding_size", config.get("embedding_size", d_model))
     types = require_count("config.type_vocab_size", *fields(config, "type_vocab_size"), 0)
     rest = {"embeddings.word_embeddings.weight": (words, width), **norm("embeddings.LayerNorm", d_model), **rest}
+    # Published files hold the mask decoder's rows, which transformers reads nowhere.
+    rest |= {} if POSITIONS in table else {POSITIONS: (rows, width)}
     rest |= {"embeddings.token_type_embeddings.weight": (types, width)} if types else {}
     rest |= {"embeddings.embed_proj.weight": (d_model, width)} if width != d_model else {}
     block = linears(d_model, "intermediate.dense", inner=inner) | linears(inner, "output.dense", inner=d_model) | norm("output.LayerNorm", d_model)
-    return Plan(contract=contract, prefix="deberta.", heads=HEADS, generated={"embeddings.position_ids": position_range(rows)},
-                read=layered("encoder.layer.{}.attention.", layers, attention) | table, elsewhere=rest | layered("encoder.layer.{}.", layers, block),
-                parts=each_layer(layers, layer))
+    return Plan(contract=contract, prefix="deberta.", heads=HEADS, optional=() if POSITIONS in table else (POSITIONS,),
+                generated={"embeddings.position_ids": position_range(rows)}, read=layered("encoder.layer.{}.attention.", layers, attention) | table,
+                elsewhere=rest | layered("encoder.layer.{}.", layers, block), parts=each_layer(layers, layer))

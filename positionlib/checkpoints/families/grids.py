@@ -75,8 +75,7 @@ def layoutlmv3(config: Mapping, assignment: Assignment) -> Plan:
         require(switch(config, name), f"config.{name}", False, "True", "Without it the model reads its positions elsewhere.")
     one, far, two, wide = counts(config, "rel_pos_bins", "max_rel_pos", "rel_2d_pos_bins", "max_rel_2d_pos")
     rules = {axis: T5Buckets(count, reach, True, "transformers") for axis, count, reach in (("position", one, far), ("x", two, wide), ("y", two, wide))}
-    (padding,), eps = fields(config, "pad_token_id"), epsilon(config)
-    offset = require_count("config.pad_token_id", padding, 0) + 1
+    eps, offset = epsilon(config), require_count("config.pad_token_id", *fields(config, "pad_token_id"), 0) + 1
     require(4 * d_edge + 2 * d_side == d_model, "config.coordinate_size", d_edge, f"4 · coordinate_size + 2 · shape_size = {d_model}",
             "Take them from config.json.")
     contract = stated("layoutlmv3", f"{TRANSFORMERS}, models/layoutlmv3/modeling_layoutlmv3.py", heads, assignment, table_layout="heads_buckets",

@@ -18,7 +18,7 @@ import torch
 from positionlib.checkpoints.conversion import Conversion, Plan
 from positionlib.checkpoints.families.common import TRANSFORMERS, Assignment, affine, each_layer, stated
 from positionlib.checkpoints.state import (
-    Generated, causal_mask, counts, fields, filled, hidden_score, inverse_frequencies, layered, linears, mapping, norm, only, switch, widths,
+    Generated, causal_mask, counts, filled, hidden_score, inverse_frequencies, layered, linears, mapping, norm, only, switch, widths,
 )
 from positionlib.contract import is_finite_number
 from positionlib.errors import require, require_count, whole_number
@@ -29,13 +29,13 @@ from positionlib.rules import frequency_ladder
 
 def rope_base(config: Mapping) -> float:
     """θ of a plain rotation, from rope_parameters (transformers 5) or rope_theta (4); any other rule is refused."""
-    stated_rule = config.get("rope_parameters") if config.get("rope_parameters") is not None else config.get("rope_scaling")
-    rule = mapping("config.rope_parameters", {} if stated_rule is None else stated_rule)
-    kind = rule.get("rope_type", rule.get("type", "default"))
-    require(kind == "default" and set(rule) <= {"rope_type", "type", "rope_theta", "partial_rotary_factor"}, "config.rope_parameters", dict(rule),
-            "rope_type 'default' and its base", "Interpolated and scaled frequencies are another method: they are not converted.")
-    only({"partial_rotary_factor": rule.get("partial_rotary_factor", 1.0)}, partial_rotary_factor=1.0)
-    base = rule.get("rope_theta", config.get("rope_theta"))
+    rules = {name: mapping(f"config.{name}", config[name]) for name in ("rope_parameters", "rope_scaling") if config.get(name) is not None}
+    for name, rule in rules.items():
+        plain = rule.get("rope_type", rule.get("type", "default")) == "default" and set(rule) <= {"rope_type", "type", "rope_theta"}
+        require(plain, f"config.{name}", dict(rule), "rope_type 'default' and its base", "Interpolated, scaled and partial rotations are other methods: "
+                "they are not converted.")
+    only(config, partial_rotary_factor=1.0)
+    base = next((rule["rope_theta"] for rule in rules.values() if "rope_theta" in rule), config.get("rope_theta"))
     require(is_finite_number(base) and base > 1, "config.rope_theta", base, "a number above 1, in rope_parameters or beside it", "Take it from config.json.")
     return float(base)
 
@@ -46,7 +46,7 @@ def llama(config: Mapping, assignment: Assignment) -> Plan:
                                                              "vocab_size", "max_position_embeddings")
     kv_heads = heads if config.get("num_key_value_heads") is None else counts(config, "num_key_value_heads")[0]
     d_head = d_model // heads if config.get("head_dim") is None else counts(config, "head_dim")[0]
-    base, bias, mlp_bias = rope_base(config), switch(config, "attention_bias"), switch({"mlp_bias": False, **config}, "mlp_bias")
+    base, bias, mlp_bias = rope_base(config), switch(config, "attention_bias", False), switch(config, "mlp_bias", False)
     stored = ("rotary_emb.inv_freq", *(f"layers.{n}.self_attn.rotary_emb.inv_freq" for n in range(layers)))
     contract = stated("llama", f"{TRANSFORMERS}, models/llama/modeling_llama.py", heads, assignment, relative_sign="key_minus_query", max_positions=positions,
                       pairing="half_split", formula=f"rotation of all {d_head} channels, base {base:g}",
@@ -71,8 +71,7 @@ def gptj(config: Mapping, assignment: Assignment) -> Plan:
     """GPT-J: the first rotary_dim channels of a head turn, in pairs that stand side by side."""
     d_model, heads = widths(config, "n_head", "n_embd")
     layers, words, positions, turned = counts(config, "n_layer", "vocab_size", "n_positions", "rotary_dim")
-    (given,) = fields(config, "n_inner")
-    inner = 4 * d_model if given is None else require_count("config.n_inner", given)
+    inner = 4 * d_model if config.get("n_inner") is None else counts(config, "n_inner")[0]
     contract = stated("gptj", f"{TRANSFORMERS}, models/gptj/modeling_gptj.py", heads, assignment, relative_sign="key_minus_query", max_positions=positions,
                       pairing="interleaved", formula=f"rotation of the first {turned} of {d_model // heads} channels, base 10000",
                       generated_buffers=("h.*.attn.bias", "h.*.attn.masked_bias", "h.*.attn.embed_positions"))
@@ -121,7 +120,7 @@ class FusedFalcon:
         self.d_model, self.heads = widths(config, "num_attention_heads")
         self.layers, self.words = counts(config, "num_hidden_layers", "vocab_size")
         self.grouped, self.bias, parallel = switch(config, "new_decoder_architecture"), switch(config, "bias"), switch(config, "parallel_attn")
-        one, (inner, norms) = switch(config, "multi_query"), fields(config, "ffn_hidden_size", "num_ln_in_parallel_attn")
+        one, inner, norms = switch(config, "multi_query"), config.get("ffn_hidden_size"), config.get("num_ln_in_parallel_attn")
         self.kv_heads = counts(config, "num_kv_heads")[0] if self.grouped else 1 if one else self.heads
         require(self.heads % self.kv_heads == 0, "config.num_kv_heads", self.kv_heads, f"a divisor of {self.heads} heads", "Take it from config.json.")
         require(norms is None or whole_number(norms) in (1, 2), "config.num_ln_in_parallel_attn", norms, "1, 2 or None", "Take it from config.json.")
