@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from positionlib.errors import PositionContractError, require
+from positionlib.errors import PositionContractError, require, whole_number
 from positionlib.sharding.layout import Axes, HeadAxis
 from positionlib.sharding.partition import PAD, HeadPartition
 
@@ -66,7 +66,7 @@ def join_state(shards: Sequence[HeadShard], axes: Axes) -> dict[str, Tensor]:
     partition = HeadPartition(shards[0].heads, tuple(shard.head_ids for shard in shards))
     _check_axes(axes)
     for at, shard in enumerate(shards):
-        require(shard.heads == partition.heads, f"shards[{at}].heads", shard.heads, f"{partition.heads}, as shards[0] has", "Take the shards of one model.")
+        require(whole_number(shard.heads) == partition.heads, f"shards[{at}].heads", shard.heads, f"{partition.heads}, as shards[0] has", "Take the shards of one model.")
         _check_names(f"shards[{at}].state", shard.state, axes)
     return {name: _joined(name, shards, axes[name], partition) for name in axes}
 
@@ -81,7 +81,7 @@ def convert_shards(shards: Sequence[HeadShard], axes: Axes, target: HeadPartitio
     """
     _check_partition("target", target)
     whole = join_state(shards, axes)
-    require(target.heads == shards[0].heads, "target", target.heads, f"{shards[0].heads} heads, as the shards have", "Heads are dealt anew, not made or dropped.")
+    require(target.heads == whole_number(shards[0].heads), "target", target.heads, f"{shards[0].heads} heads, as the shards have", "Heads are dealt anew, not made or dropped.")
     return split_state(whole, axes, target)
 
 

@@ -132,8 +132,9 @@ class HeadPartition:
             not one tensor a rank, tensors that do not fit together, or an axis without ``rows`` rows for each of a rank's slots.
         """
         axis = require_count("axis", axis, 0)
-        tensors = isinstance(parts, Sequence) and all(isinstance(part, Tensor) and part.dtype.is_floating_point for part in parts)
-        require(tensors and len(parts) == self.world, "parts", parts, f"a list of {self.world} floating-point tensors, one a rank", "Gather them in the order of the ranks.")
+        tensors = isinstance(parts, Sequence) and all(
+            isinstance(part, Tensor) and part.dtype.is_floating_point and part.layout == torch.strided for part in parts)
+        require(tensors and len(parts) == self.world, "parts", parts, f"a list of {self.world} dense floating-point tensors, one a rank", "Gather them in the order of the ranks.")
         by_slot = [_by_head(f"parts[{rank}]", part, axis, len(ids), rows) for rank, (part, ids) in enumerate(zip(parts, self.ranks))]
         for rank, (part, slots) in enumerate(zip(parts, by_slot)):
             same = (slots.shape[:axis], slots.shape[axis + 1 :], slots.dtype, slots.device) == (
