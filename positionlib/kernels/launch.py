@@ -53,9 +53,9 @@ def forward_call(out, lse, mass, call: Call) -> tuple:
     """The call of ``tile``: one program a query tile and head."""
     from positionlib.kernels import tile
 
-    q = call.q
-    sizes = tile_sizes(q.shape[3], q.shape[2], q.element_size())
-    arguments, options = _common((q, call.k, call.v, out, lse), _parts(call, mass=mass), call)
+    q, parts = call.q, _parts(call, mass=mass)
+    sizes = tile_sizes(q.shape[3], q.shape[2], q.element_size(), _crowded(parts))
+    arguments, options = _common((q, call.k, call.v, out, lse), parts, call)
     return tile.forward_tile, _grid(q, sizes["BLOCK_M"]), arguments, options | sizes
 
 
@@ -68,9 +68,9 @@ def backward_calls(gradients, ends, inner, delta, d_out, d_lse, d_mass, out, lse
     read, d_k, d_v = (q, k, v, d_out, lse, delta), gradients["k"], gradients["v"]
     parts = _parts(call, d_mass=d_mass, **{f"d_{name}": t for name, t in gradients.items() if f"d_{name}" in Parts._fields})
     arguments, options = _common((*read, out, d_lse, gradients["q"], ends), parts, call)
-    sizes = query_tile_sizes(width, size)
+    sizes = query_tile_sizes(width, size, _crowded(parts))
     calls = [(backward.query_gradients, _grid(q, sizes["BLOCK_M"]), arguments, options | sizes | {"FOLD": mechanism(call.kind)[1]})]
-    sizes = key_tile_sizes(width, size)
+    sizes = key_tile_sizes(width, size, _crowded(parts))
     calls.append((backward.key_gradients, _grid(k, sizes["BLOCK_N"]), _common((*read, d_k, d_v), parts, call)[0], options | sizes))
     if inner is not None:
         sizes = band_tile_sizes(width, size)
@@ -108,6 +108,10 @@ def _parts(call: Call, **filled: Tensor | None) -> Parts:
         count = next((t.shape[3] for t in (call.query_scores, call.key_scores) if t is not None), call.mass_classes)
     read = {name: getattr(call, name) for name in set(Call._fields) & set(Parts._fields)} | {"classes": classes}
     return Parts(class_count=count, **{name: None if t is None else Strided(t, t.stride()) for name, t in (read | filled).items()})
+
+
+def _crowded(parts: Parts) -> bool:
+    return any(isinstance(part, Strided) for part in parts)
 
 
 def mechanism(kind: str) -> tuple:
