@@ -31,9 +31,10 @@ from torch import Tensor, nn
 from positionlib.attention import pick
 from positionlib.contract import checked
 from positionlib.errors import require, require_choice, require_count
+from positionlib.forms import ByClass, ByOffset
 from positionlib.geometry import AttentionGeometry
 from positionlib.rules import require_values
-from positionlib.terms import ByOffset, Decomposition, StateRows
+from positionlib.terms import Decomposition, StateRows
 
 TERMS = ("c2c", "c2p", "p2c")
 THIRD_INDICES = ("paper", "released")
@@ -189,6 +190,10 @@ class DisentangledScores(Decomposition):
         rows = {name: None if table is None else table.to(dtype).index_select(1, index[term][0])
                 for name, term, table in (("query_rows", "c2p", self.pos_key), ("key_rows", "p2c", self.pos_query))}
         return ByOffset(**rows, content=self.content)
+
+    def by_class(self, query_positions, key_positions, scale):
+        third = "query_minus_key" if self.third_index == "released" else "key_minus_query"
+        return ByClass(rule=self.rule, sign="query_minus_key", key_sign=third, query_rows=self.pos_key, key_rows=self.pos_query, content=self.content)
 
 
 class DeBERTa(nn.Module):
