@@ -10,7 +10,7 @@ import torch
 
 from positionlib.bench.gpu_bars import AT
 from positionlib.bench.gpu_cases import MECHANISMS
-from positionlib.kernels import KINDS, costs
+from positionlib.kernels import costs
 from positionlib.kernels.compile_rows import BATCH, HEADS, ROW_KINDS, ROWS, traffic
 
 RECEIPTS = Path(__file__).resolve().parents[2] / "book" / "receipts"
@@ -21,17 +21,17 @@ NOT_MEASURED = "not measured yet"
 
 def costs_page() -> str:
     """Every attention kernel of every kind at the bars' shape, beside the least that exact attention needs; then the row kernels."""
-    lines = ["| kind | kernel | products, GFLOP | score, G operations | bytes once, MB | held, MB | least time, ms | floor of the pass, ms |",
+    lines = ["| mechanism | kernel | products, GFLOP | score, G operations | bytes once, MB | held, MB | least time, ms | floor of the pass, ms |",
              "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |"]
-    for kind in KINDS:
-        causal, span = kind == "alibi_relative", 128 if kind == "t5" else 0
-        shape = costs.Shape.self_attention(AT["length"], heads=16, width=AT["width"], itemsize=2, causal=causal, span=span)
+    for name, (kind, sizes) in costs.MECHANISMS.items():
+        causal = kind == "alibi_relative"
+        shape = costs.Shape.self_attention(AT["length"], heads=16, width=AT["width"], itemsize=2, causal=causal, **sizes)
         for part in costs.PARTS:
             if part == "d_table" and kind != "t5":
                 continue
             found = costs.cost(kind, part, shape)
             least = costs.floor("forward" if part == "forward" else "backward", shape).seconds(OPERATIONS, BYTES)
-            lines.append(f"| {kind}{', causal' * causal} | {part} | {found.products / 1e9:.0f} | {found.score / 1e9:.1f} | {(found.read + found.written) / 1e6:.0f} | "
+            lines.append(f"| {name}{', causal' * causal} | {part} | {found.products / 1e9:.0f} | {found.score / 1e9:.1f} | {(found.read + found.written) / 1e6:.0f} | "
                          f"{found.held / 1e6:.1f} | {1e3 * found.seconds(OPERATIONS, BYTES):.2f} | {1e3 * least:.2f} |")
     lines += ["", "| row kernel | bytes read a row | bytes written a row | of a copy |", "| --- | ---: | ---: | ---: |"]
     for kind in ROW_KINDS:

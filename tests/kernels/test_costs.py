@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from positionlib import kernels
-from positionlib.kernels import KINDS, costs, launch
-from positionlib.kernels.ops import attention_forward
+from positionlib.forms import ByClass
+from positionlib.kernels import KINDS, compile, costs, launch
 from positionlib.rules import Clip
 from tests.kernels.cases import DEVICE
 from tests.refusals import refused
@@ -54,7 +54,21 @@ def seen(monkeypatch):
     return found
 
 
-def launched(kind: str) -> None:
+def by_class(name: str, q: torch.Tensor) -> dict:
+    """A form by class for SHAPE, and the sizes of it: Shaw's both tables, DeBERTa's both terms, distances with a bias by pair."""
+    make = torch.Generator().manual_seed(1)
+    rows = [torch.randn(2 * SPAN + 1, q.shape[3], generator=make).half().requires_grad_() for _ in range(2)]
+    offsets = dict(rule=Clip(SPAN), sign="key_minus_query", key_sign="key_minus_query")
+    given = (torch.arange(128)[:, None] * 3 + torch.arange(128)) % 7
+    return {"shaw": ByClass(**offsets, query_rows=rows[0], value_rows=rows[1]), "deberta": ByClass(**offsets, query_rows=rows[0], key_rows=rows[1]),
+            "graph": ByClass(classes=given.to(torch.uint8), bias=torch.randn(7, 2, generator=make).requires_grad_(),
+                             pair_bias=torch.randn(1, 2, 128, 128, generator=make).requires_grad_())}[name]
+
+
+SIZES = {"shaw": dict(query_classes=11, mass_classes=11), "deberta": dict(query_classes=11, key_classes=11), "graph": dict(bias_classes=7, class_bytes=1, pair_bytes=4)}
+
+
+def launched(kind: str, form=None) -> None:
     """One call of SHAPE, forward and backward, with a gradient of the table."""
     s, make = SHAPE, torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(1, heads, 128, s.width, generator=make).half().requires_grad_() for heads in (s.heads, s.key_heads, s.key_heads))
@@ -64,8 +78,21 @@ def launched(kind: str) -> None:
         bias = kernels.BiasArgs.from_slopes(torch.rand(s.heads, generator=make).requires_grad_(), kind.removeprefix("alibi_"))
     elif kind == "t5":
         bias = kernels.BiasArgs.from_classes(torch.randn(2 * SPAN + 1, s.heads, generator=make).requires_grad_(), Clip(SPAN), "key_minus_query")
-    out = kernels.forward(q, k, v, query_positions=positions, key_positions=positions.clone(), causal=False, scale=0.1, bias=bias)
+    out = kernels.forward(q, k, v, query_positions=positions, key_positions=positions.clone(), causal=False, scale=0.1, bias=bias,
+                          form=form and form(q))
     out.backward(torch.randn(out.shape, generator=make).half())
+
+
+@counted
+@pytest.mark.parametrize("name", SIZES)
+def test_what_is_read_by_class_adds_bytes_and_no_product_but_for_the_mass(seen, name):
+    """Rows at either end of the line meet fewer classes than there are, and the count from the shapes is for all: at most 3 % more."""
+    launched("content", lambda q: by_class(name, q))
+    assert seen.keys() == {"forward", "d_query", "d_key"}
+    for part, (products, read, written) in seen.items():
+        told = costs.cost("content", part, replace(SHAPE, **SIZES[name]))
+        assert products == told.products, part
+        assert read <= told.read <= 1.03 * read and written <= told.written <= 1.03 * written, (part, read, told.read, written, told.written)
 
 
 @counted
@@ -83,11 +110,12 @@ def test_the_counts_are_those_of_a_launch(seen, kind):
         assert told.products <= seen["d_table"][0] <= 2 * 4 * 2 * 128 * 128 * 64, "whole tiles around the band, and no more than twice all pairs"
 
 
-def test_every_argument_of_the_operator_is_counted():
-    """A new argument of the operator is a new tensor or another loop: it needs its share in costs.cost before this list."""
-    arguments = [argument.name for argument in attention_forward._opoverload._schema.arguments]
-    assert arguments == ["q", "k", "v", "query_positions", "key_positions", "key_active", "query_segments", "key_segments", "table", "kind", "span", "causal", "scale"]
-    assert set(costs.SCORE_OPERATIONS) == set(KINDS)
+def test_every_mechanism_that_is_compiled_is_counted():
+    """A new mechanism hands other arguments to the operator, or runs another loop: it needs its share in costs.cost and its line in costs.MECHANISMS."""
+    assert set(costs.MECHANISMS) == set(compile.MECHANISMS) and set(costs.SCORE_OPERATIONS) == set(KINDS)
+    for name, (kind, sizes) in costs.MECHANISMS.items():
+        shape = costs.Shape.self_attention(64, heads=2, width=16, itemsize=2, causal=False, **sizes)
+        assert costs.cost(kind, "forward", shape).products >= costs.floor("forward", shape).products, name
 
 
 @pytest.mark.parametrize("length", [1, 2, 5, 9, 40])
@@ -113,10 +141,10 @@ def test_the_floor_is_what_the_design_notes_say():
 
 def test_memory_beside_inputs_and_outputs_grows_as_the_length():
     def held(length):
-        shape = costs.Shape.self_attention(length, heads=16, width=128, itemsize=2, causal=True, span=128)
-        return costs.cost("t5", "forward", shape).held + costs.backward("t5", shape).held
+        shapes = {kind: costs.Shape.self_attention(length, heads=16, width=128, itemsize=2, causal=True, **sizes) for kind, sizes in costs.MECHANISMS.values()}
+        return [costs.cost(kind, "forward", shape).held + costs.backward(kind, shape).held for kind, shape in shapes.items()]
 
-    assert held(8192) == 2 * held(4096) == 4 * held(2048)
+    assert held(8192) == [2 * n for n in held(4096)] == [4 * n for n in held(2048)]
 
 
 def test_what_is_refused():
