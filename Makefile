@@ -1,4 +1,4 @@
-# make book | serve | test | test-all | notebooks | kernels | bench | probe | clean      (README.md says what each is for)
+# make book | serve | test | test-all | notebooks | kernels | gpu | bench | probe | clean      (README.md says what each is for)
 
 PYTHON ?= python3
 PORT   ?= 8000
@@ -14,7 +14,7 @@ export OPENBLAS_NUM_THREADS := 1
 export PYDEVD_DISABLE_FILE_VALIDATION := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: book serve test test-all notebooks kernels bench probe clean environment
+.PHONY: book serve test test-all notebooks kernels gpu bench probe clean environment
 .DEFAULT_GOAL := book
 
 # The stamp holds a checksum, not a date: a checkout that touches files installs nothing again.
@@ -60,6 +60,12 @@ notebooks: environment
 # Compiles for real targets, which a process that interprets kernels cannot do.
 kernels: environment
 	@env -u TRITON_INTERPRET $(BIN)/python -m positionlib.kernels.compile
+
+# With the Python that is there: a bare GPU machine has a torch and a triton of its own, and no .venv.
+gpu:
+	@set -e; for part in $(or $(PART),correct time); do \
+	  $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m positionlib.bench.gpu $$part; \
+	done
 
 # The peers stand in environments of their own, which read the book's packages and change none of them. Two, since one peer
 # is gone from the newer release. First the weight maps are compared with the peers, then everything is timed.

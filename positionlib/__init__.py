@@ -19,7 +19,7 @@ from positionlib.rules import T5Buckets, alibi_slopes, frequency_ladder, t5_buck
 
 __version__ = "0.1.0"
 
-_LAZY = {"PositionCall": "positionlib.call", "convert": "positionlib.checkpoints"} | {name: None for name in ("check", "widgets", "lab", "exercises", "checkpoints")}
+_LAZY = {"PositionCall": "positionlib.call", "convert": "positionlib.checkpoints"} | {name: None for name in ("check", "widgets", "lab", "exercises", "checkpoints", "sharding")}
 
 
 def __getattr__(name: str):
@@ -35,4 +35,4 @@ __all__ = ["ALiBi", "AttendTrace", "AttentionGeometry", "BertRelative", "BinaryC
            "PositionRangeError", "Rotary", "SegmentMemory", "SeparableGrid", "ShawRelative", "SineGrid", "Sinusoidal", "T5Bias",
            "T5Buckets", "TUPE", "Time2Vec", "TimeAxis", "Timestamps", "TransformerXL", "UnsupportedPositionContract",
            "alibi_slopes", "attend", "check", "checkpoints", "convert", "exercises", "frequency_ladder", "lab", "masked_softmax", "normalise_boxes",
-           "t5_bucket", "widgets"]
+           "sharding", "t5_bucket", "widgets"]

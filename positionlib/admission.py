@@ -19,8 +19,9 @@ from torch import Tensor
 from positionlib.attention import BACKENDS, check_call, choose
 from positionlib.capabilities import CAUSAL, FREE, PADDING, SEGMENTS, Refusal, of_term
 from positionlib.errors import UnsupportedPositionContract, require, require_choice
+from positionlib.forms import ByOffset
 from positionlib.geometry import AttentionGeometry
-from positionlib.terms import ByOffset, Term
+from positionlib.terms import Term
 
 FALLBACKS = ("sdpa", "blocked", "eager")
 

@@ -14,11 +14,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from positionlib.forms import ByOffset
 from positionlib.rotation import QKTransform
-from positionlib.terms import ByOffset, ClassBias, Relation, ScoreBias, SlopeBias, StateRows, Term
+from positionlib.terms import ClassBias, Relation, ScoreBias, SlopeBias, StateRows, Term
 
 STATE_ROWS = "rows added to the state"
 BIAS, KEY_BIAS, PAIR_BIAS = "additive bias by offset", "additive bias by key position", "additive bias by pair"
+CLASS_BIAS, GIVEN_BIAS = "additive bias by class of pair", "given bias by pair"
 ROUNDED_BIAS, OPEN_CLASSES = "bias rounded before the sum", "classes without a last distance"
 QUERY_SCORE, KEY_SCORE, VALUE_SUM = "relation score of the query", "relation score of the key", "relation of the values"
 CONTENT_BIAS, NO_CONTENT = "content bias", "scores without content"
@@ -70,4 +72,10 @@ def of_line(line: ByOffset) -> frozenset[str]:
 def _off_the_line(term: Term) -> set[str]:
     if isinstance(term, Relation):
         return {PAIR_RELATION} | {name for name, table in ((QUERY_SCORE, term.key_table), (VALUE_SUM, term.value_table)) if table is not None}
-    return {PAIR_BIAS} if isinstance(term, ScoreBias) else {PAIR_SCORE}
+    if not isinstance(term, ScoreBias):
+        return {PAIR_SCORE}
+    nobody = torch.zeros(0, dtype=torch.int64)
+    form = term.by_class(nobody, nobody, 1.0)
+    if form is None:
+        return {PAIR_BIAS}
+    return {name for name, part in ((CLASS_BIAS, form.bias), (GIVEN_BIAS, form.pair_bias)) if part is not None}

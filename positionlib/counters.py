@@ -8,8 +8,9 @@ counter                   what is counted
 backend, fallback_reason  who ran the call; why, where that is not the backend that was wanted
 bias bytes                scalars added to the scores and held at once: [1|B, H, Q, K] of a bias by pair, one line a head of a bias by
                           offset, the kernel's table of a fused one. The buffer that the scores themselves need is not counted
-relation bytes            relation scores gathered for pairs, [B, H, Q, K] for each side, and the probability mass by class, or the rows
-                          of a line of offsets in their place. Class ids are not counted, nor the blocks of query rows that are in no run
+relation bytes            relation scores gathered for pairs, [B, H, Q, K] for each side, and the probability mass by class, or in their
+                          place the rows of a line of offsets, or of a fused kernel the scores by class, [B, H, N, C] for each side, and
+                          the mass. Class ids are not counted, nor the blocks of query rows that are in no run
 offsets, buckets          over the pairs that the call may read; a key after its query has an offset above 0
 memory length             key rows that are read and lie before the first query of their batch row: the longest such past of the batch
 ========================  ============================================================================================================
@@ -110,8 +111,7 @@ def _size(*tensors: Tensor | None) -> int:
 def _bytes(q: Tensor, v: Tensor, term: Term | None, geometry: AttentionGeometry, admission: Admission, trace: AttendTrace) -> tuple[int, int]:
     """(bias bytes, relation bytes) of the backend that ran the call."""
     if trace.backend == "triton":
-        args = _fused_arguments(term, trace.scale)
-        return _size(args and args.table), 0
+        return _fused_bytes(q, term, geometry, trace.scale)
     if trace.backend != "eager" and admission.line is not None:
         line = admission.line
         return _size(line.bias), _size(line.query_rows, line.key_rows, line.value_rows)
@@ -132,10 +132,15 @@ def _fields(term: Term | None) -> tuple:
     return () if term is None else tuple(vars(term).values())
 
 
-def _fused_arguments(term: Term | None, scale: float):
-    from positionlib.runtime.fused import bias_args
+def _fused_bytes(q: Tensor, term: Term | None, geometry: AttentionGeometry, scale: float) -> tuple[int, int]:
+    from positionlib.runtime.fused import bias_args, by_class
 
-    return bias_args(term, scale)
+    table, form = bias_args(term, scale), by_class(term, geometry, scale)
+    if form is None:
+        return _size(table and table.table), 0
+    by_row = q.shape[0] * q.shape[1] * torch.promote_types(q.dtype, torch.float32).itemsize
+    rows = (form.query_rows, geometry.query_length), (form.key_rows, geometry.key_length), (form.value_rows, geometry.query_length)
+    return _size(form.bias, form.pair_bias), sum(by_row * length * t.shape[-2] for t, length in rows if t is not None)
 
 
 def _ranges(term: Term | None, geometry: AttentionGeometry) -> tuple[tuple, tuple, int | None]:

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from positionlib.contract import checked
 from positionlib.errors import PositionContractError, require, require_choice
+from positionlib.forms import ByClass, ByOffset
 from positionlib.rules import check_sign
 
 SLOPE_FORMS = ("relative", "symmetric", "key_index", "key_minus_last")
@@ -41,23 +42,6 @@ class ClassRule(Protocol):
     num_classes: int
 
     def classes(self, offset: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]: ...
-
-
-@dataclass(frozen=True, eq=False)
-class ByOffset:
-    """A term that depends on a pair's offset alone, written out for a line of W offsets: what a backend needs on runs of positions.
-
-    With t the place of the pair's offset on the line,
-    s_ij = scale · ((q_i + content_bias)·k_j + q_i·query_rows[t] + k_j·key_rows[t]) + bias[t],   z_i = Σ_j p_ij (v_j + value_rows[t]).
-    None adds nothing; ``content`` False leaves out (q_i + content_bias)·k_j. Rows without H are shared by the heads.
-    """
-
-    bias: Float[Tensor, "H W"] | None = None
-    query_rows: Float[Tensor, "*H W D"] | None = None
-    key_rows: Float[Tensor, "*H W D"] | None = None
-    value_rows: Float[Tensor, "*H W Dv"] | None = None
-    content_bias: Float[Tensor, "H D"] | None = None
-    content: bool = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +62,10 @@ class Term:
 
     def by_offset(self, offsets: Int[Tensor, "W"], scale: float, dtype: torch.dtype) -> ByOffset | None:
         """The term on a line of key-minus-query offsets, in ``dtype``; None where more than the offset decides."""
+        return None
+
+    def by_class(self, query_positions: Int[Tensor, "*B Q"], key_positions: Int[Tensor, "*B K"], scale: float) -> ByClass | None:
+        """The term as what its pairs read by class; None where it is none of that."""
         return None
 
     def slice_queries(self, start: int, stop: int) -> Term:
@@ -254,6 +242,9 @@ class Relation(Term):
         classes = self.classes(offsets.new_zeros(1), offsets)[0]
         keys, values = (None if t is None else t.to(dtype).index_select(-2, classes) for t in (self.key_table, self.value_table))
         return ByOffset(query_rows=keys, value_rows=values)
+
+    def by_class(self, query_positions, key_positions, scale):
+        return ByClass(rule=self.rule, sign=self.sign, query_rows=self.key_table, value_rows=self.value_table)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import positionlib as pl
 from positionlib import attention, padding, permutation, rules, terms
 from positionlib.mechanisms import (
-    deberta, graph, learned, shaw, shaw_variants, sinusoidal, sinusoidal_algebra, sinusoidal_precision, transformer_xl, tupe,
+    deberta, graph_bias, learned, shaw, shaw_variants, sinusoidal, sinusoidal_algebra, sinusoidal_precision, transformer_xl, tupe,
 )
 
 Call = tuple[Callable, dict[str, Any]]
@@ -169,8 +169,10 @@ CALLS: dict[str, Call] = {
     "GraphBias()": (pl.GraphBias(2, 4), dict(graph=GRAPH, edges=None)),
     **{f"GraphPath {form}": (pl.GraphPath(2, 3, hops, form=form), dict(graph=GRAPH, edges=edges))
        for form, hops, edges in (("paper", 2, normal(2, 3)), ("released", 2, IDS[:2, None]), ("direct", 1, IDS[:2, None]))},
-    "PairBias": (lambda pairs: graph.PairBias(pairs=pairs).materialize(IDS, IDS), dict(pairs=normal(2, N, N))),
-    "PairBias.materialize": (graph.PairBias(pairs=normal(2, N, N)).materialize, dict(**PAIR, dtype=torch.float64)),
+    "PairBias": (lambda pairs: graph_bias.PairBias(pairs=pairs).materialize(IDS, IDS), dict(pairs=normal(2, N, N))),
+    "DistanceBias": (lambda **fields: graph_bias.DistanceBias(**fields).materialize(IDS, IDS),
+                     dict(table=normal(3, 2), classes=torch.zeros(N, N, dtype=torch.uint8), path=normal(2, N, N))),
+    "PairBias.materialize": (graph_bias.PairBias(pairs=normal(2, N, N)).materialize, dict(**PAIR, dtype=torch.float64)),
 }
 
 SIZES = {"pairs", "heads", "length", "committed_length", "new_tokens", "target_length", "source_length", "rows", "max_length", "nodes", "num_classes",

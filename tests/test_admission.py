@@ -12,8 +12,9 @@ from positionlib.capabilities import (
     BIAS, CAUSAL, CONTENT_BIAS, FAR, FREE, KEY_BIAS, KEY_SCORE, NO_CONTENT, OPEN_CLASSES, PADDING, PAIR_BIAS, PAIR_RELATION, PAIR_SCORE,
     QUERY_SCORE, ROTATION, ROUNDED_BIAS, SCATTERED, SEGMENTS, UNBOUNDED, VALUE_SUM, of_term,
 )
+from positionlib.forms import ByOffset
 from positionlib.kernels import available
-from positionlib.terms import ByOffset, ClassBias, Decomposition
+from positionlib.terms import ClassBias, Decomposition
 from tests.refusals import refused
 from tests.runtime import calls
 from tests.runtime.calls import D, H, LONG, OTHERS, RUNS, SHORT, fitting, inputs, mechanism, outcome
@@ -28,6 +29,7 @@ NEEDS = {
     "deberta released": {QUERY_SCORE, KEY_SCORE}, "deberta third alone": {KEY_SCORE, NO_CONTENT}, "tupe": {PAIR_SCORE},
     "edges": {PAIR_RELATION, QUERY_SCORE, VALUE_SUM}, "axes": {PAIR_BIAS},
 }
+TAKEN = {BIAS, CAUSAL, QUERY_SCORE, KEY_SCORE, VALUE_SUM, NO_CONTENT, PAIR_RELATION}  # by the fused kernel
 
 
 def geometry_for(name: str) -> pl.AttentionGeometry:
@@ -93,14 +95,14 @@ def test_every_cell_of_the_fused_kernel_runs_and_agrees_with_eager_or_is_refused
     q, k, v = (t.detach().to(device) for t in inputs(geometry, torch.float32, width=16))
     module = module.to(device) if isinstance(module, torch.nn.Module) else module
     term = module(geometry)
-    if NEEDS[name] <= {BIAS, CAUSAL}:
+    if NEEDS[name] <= TAKEN:
         assert admit(q, k, v, term, geometry, backend="triton").status == "admitted"
         got, want = (pl.attend(q, k, v, term, geometry, backend=backend) for backend in ("triton", "eager"))
         assert torch.allclose(got, want, atol=2e-6 if device == "cpu" else 2e-2)  # a GPU multiplies float32 in tf32
         return
     with pytest.raises(pl.UnsupportedPositionContract) as no:
         admit(q, k, v, term, geometry, backend="triton")
-    assert no.value.missing == NEEDS[name] - {BIAS, CAUSAL}  # the cells above that it takes need these two
+    assert no.value.missing == NEEDS[name] - TAKEN
 
 
 @pytest.mark.skipif(not available(), reason="no fused kernel can run here")
@@ -138,7 +140,7 @@ def test_no_term_is_dropped_to_reach_a_faster_backend(part, build, geometry, cut
         trimmed = cut(term)
     whole, less = (pl.attend(*tensors, t, geometry, backend="eager") for t in (term, trimmed))
     assert whole.shape == less.shape and float((whole - less).detach().abs().max()) > 1e-3, f"{part} must matter, or this test cannot fail"
-    for backend in ("sdpa", "triton"):
+    for backend in ("sdpa", "triton") if missing not in TAKEN else ("sdpa",):
         with pytest.raises(pl.UnsupportedPositionContract) as no:
             admit(*tensors, term, geometry, backend=backend)
         assert missing in no.value.missing, part

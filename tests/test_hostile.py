@@ -9,14 +9,16 @@ import torch
 
 import positionlib as pl
 from positionlib import mechanisms
-from tests import hostile_axes, hostile_maps
+from tests import hostile_axes, hostile_maps, hostile_sharding
 from tests.hostile import CALLS as CORE
 from tests.hostile import others
 
-MODULES = ["attention", "checkpoints.conversion", "checkpoints.files", "checkpoints.maps", "checkpoints.migration", "layers", "padding", "permutation", "rotation", "rules", "terms", "transport", *(f"mechanisms.{name}" for name in (
+MODULES = ["attention", "checkpoints.conversion", "checkpoints.files", "checkpoints.maps", "checkpoints.migration", "layers", "padding", "permutation",
+           "rotation", "rules", "terms", "transport", "sharding.partition", "sharding.layout", "sharding.modules", "sharding.checkpoints",
+           *(f"mechanisms.{name}" for name in (
     "alibi", "deberta", "graph", "grid", "grid_bias", "grid_document", "grid_resize", "grid_sine", "learned", "naive", "naive_properties", "nope", "rotary",
     "shaw", "shaw_variants", "sinusoidal", "sinusoidal_algebra", "sinusoidal_precision", "t5", "time2vec", "transformer_xl", "tupe"))]
-CALLS = CORE | hostile_axes.CALLS | hostile_maps.CALLS
+CALLS = CORE | hostile_axes.CALLS | hostile_maps.CALLS | hostile_sharding.CALLS
 ARGUMENTS = [(name, argument) for name, (_, sound) in CALLS.items() for argument in sound]
 
 

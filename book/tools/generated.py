@@ -5,7 +5,8 @@ A page holds a line `% generated: NAME`; `fill` puts there what NAME makes:
 - `chapters`: every chapter of the table of contents by part, with its question from `book/pages/questions.yml`;
 - `claims`: every claim that carries a class of evidence, by class and chapter;
 - `symbols`: every symbol of the chapters' symbol tables, and what it is in which chapter;
-- `speeds`: the newest receipt of the processor's speed table.
+- `speeds`: the newest receipt of the processor's speed table;
+- `costs`, `gpu`: what the kernels have to do, and what the newest receipt of a GPU says of them.
 
     python book/tools/generated.py claims        print one of them
 """
@@ -226,7 +227,17 @@ def _against(value: str, bar: str, holds: bool) -> str:
     return f"{value} ({bar}{'' if holds else ', missed'})"
 
 
-PAGES = {"chapters": chapters_page, "claims": claims_page, "symbols": symbols_page, "speeds": speeds_page}
+# --- kernels ----------------------------------------------------------------------------------------------------------
+
+def kernels_page(table: str) -> str:
+    """A table of :mod:`positionlib.bench.gpu_page`, which no other page needs torch for."""
+    from positionlib.bench import gpu_page
+
+    return getattr(gpu_page, f"{table}_page")()
+
+
+PAGES = {"chapters": chapters_page, "claims": claims_page, "symbols": symbols_page, "speeds": speeds_page,
+         "costs": lambda: kernels_page("costs"), "gpu": lambda: kernels_page("gpu")}
 
 
 def filled(text: str) -> str:

@@ -12,12 +12,13 @@ leaves δ for the others, and FOLD's row sums of ds, from which the gradient of 
 import triton
 import triton.language as tl
 
+from positionlib.kernels.classes import add_by_class, add_mass_gradient, add_parts, pair_classes, pointers
 from positionlib.kernels.tile import hide, index_range, load_row, load_tile, readable_keys
 
 
 @triton.jit
 def query_gradients(
-    Q, K, V, D_OUT, LSE, DELTA, OUT, D_LSE, D_Q, ENDS, QUERY_POSITION, KEY_POSITION, KEY_ACTIVE, QUERY_SEGMENT, KEY_SEGMENT, TABLE,
+    Q, K, V, D_OUT, LSE, DELTA, OUT, D_LSE, D_Q, ENDS, QUERY_POSITION, KEY_POSITION, KEY_ACTIVE, QUERY_SEGMENT, KEY_SEGMENT, TABLE, PARTS,
     q_stride, k_stride, v_stride, d_out_stride, lse_stride, delta_stride, out_stride, d_lse_stride, d_q_stride, ends_stride,
     query_position_stride, key_position_stride, key_active_stride, query_segment_stride, key_segment_stride,
     heads, group, n_queries, n_keys, width, span, scale,
@@ -58,19 +59,29 @@ def query_gradients(
         v = load_tile(V + b * v_stride[0] + key_head * v_stride[1], d, column, v_stride[3], v_stride[2], has_d, readable, UPCAST)
 
         offset = k_position[None, :] - q_position[:, None]
+        has = has_row[:, None] & readable[None, :]
+        c = pair_classes(PARTS, 0, offset, span, b, row[:, None], column[None, :], has)
+        key_c = pair_classes(PARTS, 1, offset, span, b, row[:, None], column[None, :], has)
         s = tl.dot(q, k, input_precision=PRECISION, out_dtype=ACC) * scale
         s = SCORE(s, offset, head, TABLE, span)
+        s = add_parts(s, PARTS, c, key_c, b, h, row[:, None], column[None, :], has)
         k_segment = load_row(KEY_SEGMENT, key_segment_stride, b, column, readable)
-        s = hide(s, offset, has_row[:, None] & readable[None, :], q_segment, k_segment, CAUSAL, 0)
+        s = hide(s, offset, has, q_segment, k_segment, CAUSAL, 0)
 
         p = tl.exp(s - lse[:, None])  # p_ij = exp(s_ij − lse_i)
-        ds = p * (tl.dot(d_out, v, input_precision=PRECISION, out_dtype=ACC) - delta[:, None])  # p_ij (G_i·v_j − δ_i)
+        d_p = tl.dot(d_out, v, input_precision=PRECISION, out_dtype=ACC)
+        d_p = add_mass_gradient(d_p, PARTS, c, b, h, row[:, None], has)
+        ds = p * (d_p - delta[:, None])  # p_ij (G_i·v_j − δ_i)
         d_q += tl.dot(ds.to(k.dtype), tl.trans(k), input_precision=PRECISION, out_dtype=ACC)  # Σ_j ds_ij k_j
         if ENDS is not None:
             to_first, to_last = FOLD(ds, offset, span)
             first += to_first
             if to_last is not None:
                 last += to_last
+        if PARTS.d_query_scores is not None:
+            add_by_class(PARTS.d_query_scores, ds, c, b, h, row, has_row, has)
+        if PARTS.d_pair_bias is not None:
+            tl.store(pointers(PARTS.d_pair_bias, b, h, row[:, None], column[None, :]), ds, mask=has_row[:, None] & (column < n_keys)[None, :])
 
     d_q_at = D_Q + b * d_q_stride[0] + h * d_q_stride[1] + wide_row[:, None] * d_q_stride[2] + d.to(tl.int64)[None, :] * d_q_stride[3]
     tl.store(d_q_at, (d_q * scale).to(D_Q.dtype.element_ty), mask=has_row[:, None] & has_d[None, :])
@@ -82,7 +93,7 @@ def query_gradients(
 
 @triton.jit
 def key_gradients(
-    Q, K, V, D_OUT, LSE, DELTA, D_K, D_V, QUERY_POSITION, KEY_POSITION, KEY_ACTIVE, QUERY_SEGMENT, KEY_SEGMENT, TABLE,
+    Q, K, V, D_OUT, LSE, DELTA, D_K, D_V, QUERY_POSITION, KEY_POSITION, KEY_ACTIVE, QUERY_SEGMENT, KEY_SEGMENT, TABLE, PARTS,
     q_stride, k_stride, v_stride, d_out_stride, lse_stride, delta_stride, d_k_stride, d_v_stride,
     query_position_stride, key_position_stride, key_active_stride, query_segment_stride, key_segment_stride,
     heads, group, n_queries, n_keys, width, span, scale,
@@ -123,15 +134,23 @@ def key_gradients(
             q_position = load_row(QUERY_POSITION, query_position_stride, b, row, has_row)
 
             offset = k_position[:, None] - q_position[None, :]
+            has = readable[:, None] & has_row[None, :]
+            c = pair_classes(PARTS, 0, offset, span, b, row[None, :], column[:, None], has)
+            key_c = pair_classes(PARTS, 1, offset, span, b, row[None, :], column[:, None], has)
             s = tl.dot(k, q, input_precision=PRECISION, out_dtype=ACC) * scale
             s = SCORE(s, offset, head, TABLE, span)
+            s = add_parts(s, PARTS, c, key_c, b, h, row[None, :], column[:, None], has)
             q_segment = load_row(QUERY_SEGMENT, query_segment_stride, b, row, has_row)
-            s = hide(s, offset, readable[:, None] & has_row[None, :], q_segment, k_segment, CAUSAL, 1)
+            s = hide(s, offset, has, q_segment, k_segment, CAUSAL, 1)
 
             p = tl.exp(s - lse[None, :])
             d_v += tl.dot(p.to(d_out.dtype), d_out, input_precision=PRECISION, out_dtype=ACC)  # Σ_i p_ij G_i
-            ds = p * (tl.dot(v, tl.trans(d_out), input_precision=PRECISION, out_dtype=ACC) - delta[None, :])  # p_ij (G_i·v_j − δ_i)
+            d_p = tl.dot(v, tl.trans(d_out), input_precision=PRECISION, out_dtype=ACC)
+            d_p = add_mass_gradient(d_p, PARTS, c, b, h, row[None, :], has)
+            ds = p * (d_p - delta[None, :])  # p_ij (G_i·v_j − δ_i)
             d_k += tl.dot(ds.to(q.dtype), tl.trans(q), input_precision=PRECISION, out_dtype=ACC)  # Σ_i ds_ij q_i
+            if PARTS.d_key_scores is not None:
+                add_by_class(PARTS.d_key_scores, ds, key_c, b, h, column, column < n_keys, has)
 
     has = (column < n_keys)[:, None] & has_d[None, :]
     d_k_at = D_K + b * d_k_stride[0] + kh * d_k_stride[1] + wide_column[:, None] * d_k_stride[2] + d.to(tl.int64)[None, :] * d_k_stride[3]

@@ -8,12 +8,13 @@ no atomics, and PARTIAL [chunks, H, 2·span − 1] grows with the rows divided b
 import triton
 import triton.language as tl
 
+from positionlib.kernels.classes import add_mass_gradient, add_parts, pair_classes
 from positionlib.kernels.tile import hide, index_range, load_row, load_tile, readable_keys
 
 
 @triton.jit
 def band_gradients(
-    Q, K, V, D_OUT, LSE, DELTA, PARTIAL, QUERY_POSITION, KEY_POSITION, KEY_ACTIVE, QUERY_SEGMENT, KEY_SEGMENT, TABLE,
+    Q, K, V, D_OUT, LSE, DELTA, PARTIAL, QUERY_POSITION, KEY_POSITION, KEY_ACTIVE, QUERY_SEGMENT, KEY_SEGMENT, TABLE, PARTS,
     q_stride, k_stride, v_stride, d_out_stride, lse_stride, delta_stride, partial_stride,
     query_position_stride, key_position_stride, key_active_stride, query_segment_stride, key_segment_stride,
     heads, group, n_queries, n_keys, width, span, scale,
@@ -57,12 +58,18 @@ def band_gradients(
             v = load_tile(V + b * v_stride[0] + key_head * v_stride[1], d, column, v_stride[3], v_stride[2], has_d, readable, UPCAST)
 
             offset = k_position[None, :] - q_position[:, None]
+            has = has_row[:, None] & readable[None, :]
+            c = pair_classes(PARTS, 0, offset, span, b, row[:, None], column[None, :], has)
+            key_c = pair_classes(PARTS, 1, offset, span, b, row[:, None], column[None, :], has)
             s = tl.dot(q, k, input_precision=PRECISION, out_dtype=ACC) * scale
             s = SCORE(s, offset, head, TABLE, span)
+            s = add_parts(s, PARTS, c, key_c, b, h, row[:, None], column[None, :], has)
             k_segment = load_row(KEY_SEGMENT, key_segment_stride, b, column, readable)
-            s = hide(s, offset, has_row[:, None] & readable[None, :], q_segment, k_segment, CAUSAL, 0)
+            s = hide(s, offset, has, q_segment, k_segment, CAUSAL, 0)
             p = tl.exp(s - lse[:, None])
-            ds = p * (tl.dot(d_out, v, input_precision=PRECISION, out_dtype=ACC) - delta[:, None])  # p_ij (G_i·v_j − δ_i)
+            d_p = tl.dot(d_out, v, input_precision=PRECISION, out_dtype=ACC)
+            d_p = add_mass_gradient(d_p, PARTS, c, b, h, row[:, None], has)
+            ds = p * (d_p - delta[:, None])  # p_ij (G_i·v_j − δ_i)
 
             near = tl.minimum(tl.maximum(offset - low, -1), BAND).to(tl.int32)  # −1 and BAND belong to other bands
             for c in range(BAND):

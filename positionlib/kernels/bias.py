@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from positionlib.errors import require, require_choice, require_count
+from positionlib.errors import PositionRangeError, require, require_choice, require_count
 from positionlib.kernels.admission import KINDS
 from positionlib.rules import check_sign
 
@@ -39,14 +39,21 @@ class BiasArgs:
     @classmethod
     def from_classes(cls, table: Float[Tensor, "R H"], rule, sign: str) -> BiasArgs:
         """T5 and its kin: ``rule`` maps signed offsets to rows of ``table`` and is constant beyond ``rule.max_distance``."""
-        check_sign(sign)
-        if not torch.compiler.is_compiling():
-            probe = torch.tensor([rule.max_distance, rule.max_distance + 1, 2 * rule.max_distance, 2**40])
-            require(all(bool((ids == ids[0]).all()) for ids in (rule.classes(probe), rule.classes(-probe))), "rule", rule,
-                    f"one class beyond ±{rule.max_distance}", "State the distance from which the rule no longer changes.")
-        offset = torch.arange(-rule.max_distance, rule.max_distance + 1, device=table.device)  # key minus query
-        classes = rule.classes(offset if sign == "key_minus_query" else -offset)
-        return cls("t5", _ByOffset.apply(table, classes), rule.max_distance)
+        return cls("t5", _ByOffset.apply(table, classes_by_offset(rule, sign, table.device)), rule.max_distance)
+
+
+def classes_by_offset(rule, sign: str, device: torch.device) -> Int[Tensor, "W"]:
+    """Class of each key-minus-query offset from −span to span, span = ``rule.max_distance``; the class stays the same beyond, or there is none."""
+    check_sign(sign)
+    if not torch.compiler.is_compiling():
+        probe = torch.tensor([rule.max_distance, rule.max_distance + 1, 2 * rule.max_distance, 2**40])
+        try:
+            same = all(bool((ids == ids[0]).all()) for ids in (rule.classes(probe), rule.classes(-probe)))
+        except PositionRangeError:
+            same = True  # the rule refuses such an offset wherever it occurs
+        require(same, "rule", rule, f"one class beyond ±{rule.max_distance}", "State the distance from which the rule no longer changes.")
+    offset = torch.arange(-rule.max_distance, rule.max_distance + 1, device=device)
+    return rule.classes(offset if sign == "key_minus_query" else -offset)
 
 
 class _ByOffset(torch.autograd.Function):

@@ -22,8 +22,10 @@ from pathlib import Path
 import torch
 
 from positionlib.kernels.admission import KINDS, interpreted
+from positionlib.kernels.arguments import LEARNED, Call
 from positionlib.kernels.launch import backward_calls, forward_call
 
+MECHANISMS = (*KINDS, "shaw", "deberta", "graph")  # these read by class: Shaw's key and value, both terms of DeBERTa, distances and paths
 SHARED_LIMIT = {80: 166_912, 90: 232_448}  # bytes a block may use, by architecture
 DTYPES = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
 QUERIES = {"prefill": 1001, "decode": 1}  # the forward kernel has a tile for each
@@ -85,12 +87,20 @@ def compile_kernel(kind: str, arch: int, dtype: str, width: int, part: str) -> R
     q, k = torch.empty(batch, heads, queries, width, **floats), torch.empty(batch, 4, keys, width, **floats)
     lse, table = torch.empty(batch, heads, queries, device="meta"), torch.empty(heads, 2 * span + 1, device="meta")
     row, column = (torch.empty(batch, n, dtype=torch.int64, device="meta") for n in (queries, keys))
-    inputs = q, k, k, row, column, column.bool(), row, column, table, kind, span, True, 0.125
+    by_query, by_key = (torch.empty(batch, heads, n, 2 * span + 1, device="meta") for n in (queries, keys))
+    class_of, pairs = torch.empty(2, 2 * span + 1, dtype=torch.int32, device="meta"), torch.empty(batch, heads, queries, keys, device="meta")
+    own = {"shaw": {"class_of": class_of, "query_scores": by_query, "mass_classes": 2 * span + 1},
+           "deberta": {"class_of": class_of, "query_scores": by_query, "key_scores": by_key},
+           "graph": {"classes": pairs[:, 0].to(torch.uint8), "query_scores": by_query, "pair_bias": pairs}}.get(kind, {})
+    score = kind if kind in KINDS else "content"
+    inputs = Call(q, k, k, row, column, column.bool(), row, column, table, score, span, True, 0.125, **own)
+    mass, sums = (by_query, q.float()) if inputs.mass_classes else (None, q)
     if part in QUERIES:
-        call = forward_call(q, lse, *inputs)
+        call = forward_call(sums, lse, mass, inputs)
     else:
         ends, inner = lse.new_empty(2, *lse.shape), lse.new_empty(batch, heads, 2 * span - 1)
-        calls = backward_calls(q, k, k, None if kind == "content" else ends, inner if kind == "t5" else None, lse, q, lse, q, lse, *inputs)
+        gradients = {name: getattr(inputs, name) for name in LEARNED if name != "table" and getattr(inputs, name) is not None}
+        calls = backward_calls(gradients, None if score == "content" else ends, inner if kind == "t5" else None, lse, q, lse, mass, sums, lse, inputs)
         if BACKWARD.index(part) >= len(calls):
             return None
         call = calls[BACKWARD.index(part)]
@@ -135,7 +145,7 @@ def main(arguments: list[str] | None = None) -> int:
     from positionlib.kernels.compile_rows import ROW_KINDS, print_rows
 
     parser = argparse.ArgumentParser(prog="python -m positionlib.kernels.compile", description=__doc__.splitlines()[0])
-    kinds = (*KINDS, *ROW_KINDS)
+    kinds = (*MECHANISMS, *ROW_KINDS)
     parser.add_argument("--kernel", nargs="+", choices=kinds, default=kinds)
     parser.add_argument("--arch", nargs="+", type=int, choices=SHARED_LIMIT, default=[*SHARED_LIMIT])
     parser.add_argument("--dtype", nargs="+", choices=DTYPES, default=["fp16", "bf16"])
@@ -147,7 +157,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     print(HEADER)
     reports = []
-    for case in itertools.product([kind for kind in chosen.kernel if kind in KINDS], chosen.arch, chosen.dtype, chosen.width, chosen.part):
+    for case in itertools.product([kind for kind in chosen.kernel if kind in MECHANISMS], chosen.arch, chosen.dtype, chosen.width, chosen.part):
         report = compile_kernel(*case)
         if report is not None:
             reports.append(report)

@@ -1,35 +1,43 @@
 """From tensors to kernel launches: arguments and grid. Triton is imported at the first launch, never with the library.
 
-Every kernel takes its floating-point tensors, the five rows of positions, padding and segments, the table, the strides of all of
-these, the sizes, and then its constants. A call is (kernel, grid, arguments, constants and compiler options).
+Every kernel takes its floating-point tensors, the five rows of positions, padding and segments, the table, the parts that only some
+mechanisms have, the strides of the rest, the sizes, and then its constants. A call is (kernel, grid, arguments, constants and compiler options).
 """
 
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from positionlib.kernels.admission import interpreted
+from positionlib.kernels.arguments import Call, Parts, Strided
 from positionlib.kernels.sizes import band_tile_sizes, key_tile_sizes, query_tile_sizes, tile_sizes
 
 CHUNK = 1024  # query rows whose share of a table's gradient one program of ``bands`` adds up
+ADDED_UP = {"query_scores", "key_scores", "pair_bias"}  # gradients that a kernel adds to or fills in part
 
 
-def launch(out, lse, *inputs) -> None:
-    """Run the forward kernel into ``out`` and ``lse``, of any strides. ``inputs`` are the arguments of the operator."""
-    _run(out, [forward_call(out, lse, *inputs)] if out.numel() else [])
+def launch(out, lse, mass, call: Call) -> None:
+    """Run the forward kernel into ``out``, ``lse`` and, unless it is None, ``mass``, of any strides."""
+    if mass is not None:
+        mass.zero_()
+    _run(out, [forward_call(out, lse, mass, call)] if out.numel() else [])
 
 
-def launch_backward(d_q, d_k, d_v, d_table, d_out, d_lse, out, lse, *inputs) -> None:
-    """Run the backward kernels into ``d_q``, ``d_k`` and ``d_v``, of any strides, and into ``d_table`` unless it is None."""
-    kind, span = inputs[9:11]
-    delta = lse.new_empty(lse.shape)
+def launch_backward(gradients: dict[str, Tensor], d_out, d_lse, d_mass, out, lse, mass, call: Call) -> None:
+    """Run the backward kernels into ``gradients``, of any strides, by names of ``LEARNED``: q, k, v, and those of the others that are wanted."""
+    delta, d_table = lse.new_empty(lse.shape), gradients.get("table")
+    if d_mass is not None:
+        d_lse = (0.0 if d_lse is None else d_lse) - (d_mass * mass).sum(-1)  # M's part of δ
+    for name in ADDED_UP & gradients.keys():
+        gradients[name].zero_()
     ends = inner = None
     if d_table is not None:
         ends = lse.new_empty(2, *lse.shape)
-        if kind == "t5":
-            inner = lse.new_empty(lse.shape[0] * -(-lse.shape[2] // CHUNK), lse.shape[1], 2 * span - 1)
-    calls = backward_calls(d_q, d_k, d_v, ends, inner, delta, d_out, d_lse, out, lse, *inputs)
-    _run(out, [call for call, written in zip(calls, (d_q, d_k, inner)) if written is not None and written.numel()])
+        if call.kind == "t5":
+            inner = lse.new_empty(lse.shape[0] * -(-lse.shape[2] // CHUNK), lse.shape[1], 2 * call.span - 1)
+    calls = backward_calls(gradients, ends, inner, delta, d_out, d_lse, d_mass, out, lse, call)
+    _run(out, [made for made, written in zip(calls, (gradients["q"], gradients["k"], inner)) if written is not None and written.numel()])
     if d_table is not None:
         first, last = ends.sum((1, 3))  # over the batch and the rows: [H] each
         d_table.copy_(first if inner is None else torch.cat((first[:, None], inner.sum(0), last[:, None]), 1))
@@ -41,30 +49,33 @@ def _run(where, calls) -> None:
             kernel[grid](*arguments, **options)
 
 
-def forward_call(out, lse, q, k, v, *inputs) -> tuple:
+def forward_call(out, lse, mass, call: Call) -> tuple:
     """The call of ``tile``: one program a query tile and head."""
     from positionlib.kernels import tile
 
-    sizes = tile_sizes(q.shape[3], q.shape[2], q.element_size())
-    arguments, options = _common((q, k, v, out, lse), *inputs)
+    q, parts = call.q, _parts(call, mass=mass)
+    sizes = tile_sizes(q.shape[3], q.shape[2], q.element_size(), _crowded(parts))
+    arguments, options = _common((q, call.k, call.v, out, lse), parts, call)
     return tile.forward_tile, _grid(q, sizes["BLOCK_M"]), arguments, options | sizes
 
 
-def backward_calls(d_q, d_k, d_v, ends, inner, delta, d_out, d_lse, out, lse, q, k, v, *inputs) -> list[tuple]:
+def backward_calls(gradients, ends, inner, delta, d_out, d_lse, d_mass, out, lse, call: Call) -> list[tuple]:
     """The calls of ``query_gradients``, ``key_gradients`` and ``band_gradients``, in this order: the first one writes ``delta``."""
     from positionlib.kernels import backward, bands
 
-    width, size, span = q.shape[3], q.element_size(), inputs[7]
-    read = q, k, v, d_out, lse, delta
-    arguments, options = _common((*read, out, d_lse, d_q, ends), *inputs)
-    sizes = query_tile_sizes(width, size)
-    calls = [(backward.query_gradients, _grid(q, sizes["BLOCK_M"]), arguments, options | sizes | {"FOLD": mechanism(inputs[6])[1]})]
-    sizes = key_tile_sizes(width, size)
-    calls.append((backward.key_gradients, _grid(k, sizes["BLOCK_N"]), _common((*read, d_k, d_v), *inputs)[0], options | sizes))
+    q, k, v = call.q, call.k, call.v
+    width, size = q.shape[3], q.element_size()
+    read, d_k, d_v = (q, k, v, d_out, lse, delta), gradients["k"], gradients["v"]
+    parts = _parts(call, d_mass=d_mass, **{f"d_{name}": t for name, t in gradients.items() if f"d_{name}" in Parts._fields})
+    arguments, options = _common((*read, out, d_lse, gradients["q"], ends), parts, call)
+    sizes = query_tile_sizes(width, size, _crowded(parts))
+    calls = [(backward.query_gradients, _grid(q, sizes["BLOCK_M"]), arguments, options | sizes | {"FOLD": mechanism(call.kind)[1]})]
+    sizes = key_tile_sizes(width, size, _crowded(parts))
+    calls.append((backward.key_gradients, _grid(k, sizes["BLOCK_N"]), _common((*read, d_k, d_v), parts, call)[0], options | sizes))
     if inner is not None:
         sizes = band_tile_sizes(width, size)
-        grid = (-(-(2 * span - 1) // sizes["BAND"]) * inner.shape[0] * inner.shape[1],)
-        calls.append((bands.band_gradients, grid, _common((*read, inner), *inputs)[0], options | sizes | {"CHUNK": CHUNK}))
+        grid = (-(-(2 * call.span - 1) // sizes["BAND"]) * inner.shape[0] * inner.shape[1],)
+        calls.append((bands.band_gradients, grid, _common((*read, inner), parts, call)[0], options | sizes | {"CHUNK": CHUNK}))
     return calls
 
 
@@ -72,20 +83,35 @@ def _grid(x, block: int) -> tuple[int]:
     return (-(-x.shape[2] // block) * x.shape[0] * x.shape[1],)
 
 
-def _common(floats, query_positions, key_positions, key_active, query_segments, key_segments, table, kind, span, causal, scale):
+def _common(floats, parts, call: Call):
     """(arguments, options) of a kernel that takes ``floats``, which start with q, k, v; None may stand for one that it does without."""
     import triton.language as tl
 
     q, k = floats[:2]
     double = q.dtype == torch.float64
-    rows = [query_positions, key_positions, None if key_active is None else key_active.view(torch.uint8), query_segments, key_segments]
+    active = None if call.key_active is None else call.key_active.view(torch.uint8)
+    rows = call.query_positions, call.key_positions, active, call.query_segments, call.key_segments
     rows = [None if t is None else t.expand(q.shape[0], t.shape[-1]) for t in rows]  # stride 0 where the batch shares one row
-    table = None if table is None else table.to(accumulator(q.dtype)).contiguous()
+    table = None if call.table is None else call.table.to(accumulator(q.dtype)).contiguous()
     strides = [() if t is None else t.stride() for t in (*floats, *rows)]
-    sizes = q.shape[1], q.shape[1] // k.shape[1], q.shape[2], k.shape[2], q.shape[3], span, scale
-    options = {"SCORE": mechanism(kind)[0], "CAUSAL": causal, "UPCAST": q.dtype == torch.bfloat16 and interpreted(),
+    sizes = q.shape[1], q.shape[1] // k.shape[1], q.shape[2], k.shape[2], q.shape[3], call.span, call.scale
+    options = {"SCORE": mechanism(call.kind)[0], "CAUSAL": call.causal, "UPCAST": q.dtype == torch.bfloat16 and interpreted(),
                "ACC": tl.float64 if double else tl.float32, "PRECISION": "ieee"}
-    return (*floats, *rows, table, *strides, *sizes), options
+    return (*floats, *rows, table, parts, *strides, *sizes), options
+
+
+def _parts(call: Call, **filled: Tensor | None) -> Parts:
+    """The parts that a call reads, and those that the kernel fills or that come from its caller."""
+    classes, count = call.classes, 0
+    if classes is not None:
+        classes = classes.expand(call.q.shape[0], *classes.shape[-2:])
+        count = next((t.shape[3] for t in (call.query_scores, call.key_scores) if t is not None), call.mass_classes)
+    read = {name: getattr(call, name) for name in set(Call._fields) & set(Parts._fields)} | {"classes": classes}
+    return Parts(class_count=count, **{name: None if t is None else Strided(t, t.stride()) for name, t in (read | filled).items()})
+
+
+def _crowded(parts: Parts) -> bool:
+    return any(isinstance(part, Strided) for part in parts)
 
 
 def mechanism(kind: str) -> tuple:

@@ -1,7 +1,7 @@
 """The fused kernels as registered operators, forward and backward, each with a fake implementation.
 
-``positionlib::attention_forward`` has a gradient for q, k, v and the table, through both of its results. The gradient of that
-gradient is refused by name.
+``positionlib::attention_forward`` has a gradient for every floating-point tensor of its ``Call``, through all of its results. The
+gradient of that gradient is refused by name.
 """
 
 from __future__ import annotations
@@ -11,16 +11,19 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from positionlib.errors import UnsupportedPositionContract, require
+from positionlib.forms import ByClass
 from positionlib.kernels.admission import refusal
+from positionlib.kernels.arguments import LEARNED, SCHEMA, TENSORS, Call
 from positionlib.kernels.bias import BiasArgs
+from positionlib.kernels.by_class import with_classes, with_value_rows
 from positionlib.kernels.launch import accumulator, launch, launch_backward
 
 
 def forward(q: Float[Tensor, "B H Q D"], k: Float[Tensor, "B Hkv K D"], v: Float[Tensor, "B Hkv K D"], *,
             query_positions: Int[Tensor, "*B Q"], key_positions: Int[Tensor, "*B K"], causal: bool, scale: float,
             key_active: Bool[Tensor, "*B K"] | None = None, query_segments: Int[Tensor, "*B Q"] | None = None,
-            key_segments: Int[Tensor, "*B K"] | None = None, bias: BiasArgs | None = None) -> Float[Tensor, "B H Q D"]:
-    """Fused attention: softmax over the visible keys of scale · q·k + bias, times v, rounded once to q's dtype.
+            key_segments: Int[Tensor, "*B K"] | None = None, bias: BiasArgs | None = None, form: ByClass | None = None) -> Float[Tensor, "B H Q D"]:
+    """Fused attention: softmax over the visible keys of scale · q·k + bias, times v, rounded once to q's dtype; and what ``form`` adds.
 
     Positions are int64, exact for any difference. Keys with ``key_active`` False are never loaded. Rows that see no key are zero,
     and so are the gradients of whatever no row sees.
@@ -37,56 +40,71 @@ def forward(q: Float[Tensor, "B H Q D"], k: Float[Tensor, "B Hkv K D"], v: Float
     if why_not is not None:
         raise UnsupportedPositionContract("backend", "triton", "a call that the fused kernel admits", why_not.why, why_not.missing)
     require(table is None or table.shape[0] == q.shape[1], "table", table, f"{q.shape[1]} heads, as q", "Slice it by head ids.")
-    out, _ = attention_forward(q, k, v, query_positions, key_positions, key_active, query_segments, key_segments, table, kind, span,
-                               causal, scale)
-    return out
+    call = Call(q, k, v, query_positions, key_positions, key_active, query_segments, key_segments, table, kind, span, causal, scale)
+    out, _, mass = attention_forward(*(call if form is None else with_classes(call, form)))
+    return out if form is None or form.value_rows is None else with_value_rows(out, mass, form, q.dtype)
 
 
-@torch.library.custom_op("positionlib::attention_forward", mutates_args=())
-def attention_forward(q: Tensor, k: Tensor, v: Tensor, query_positions: Tensor, key_positions: Tensor, key_active: Tensor | None,
-                      query_segments: Tensor | None, key_segments: Tensor | None, table: Tensor | None, kind: str, span: int,
-                      causal: bool, scale: float) -> tuple[Tensor, Tensor]:
-    """(out [B, H, Q, D] in q's dtype, lse [B, H, Q] in float32 or float64; −∞ where a row sees nothing)."""
-    out, lse = q.new_empty(q.shape), q.new_empty(q.shape[:-1], dtype=accumulator(q.dtype))
-    launch(out, lse, q, k, v, query_positions, key_positions, key_active, query_segments, key_segments, table, kind, span, causal, scale)
-    return out, lse
+@torch.library.custom_op("positionlib::attention_forward", mutates_args=(), schema=f"({SCHEMA}) -> (Tensor, Tensor, Tensor)")
+def attention_forward(*inputs) -> tuple[Tensor, Tensor, Tensor]:
+    """(out [B, H, Q, D] in q's dtype, lse [B, H, Q] and the mass of the classes [B, H, Q, C] in float32 or float64) of a ``Call``.
+
+    lse is −∞ where a row sees nothing. With a mass, out is in the dtype of sums too: something is still to be added before it is rounded.
+    """
+    call = Call(*inputs)
+    out, lse, mass = _results(call)
+    launch(out, lse, mass if call.mass_classes else None, call)
+    return out, lse, mass
 
 
 @attention_forward.register_fake
-def _(q, k, v, query_positions, key_positions, key_active, query_segments, key_segments, table, kind, span, causal, scale):
-    return q.new_empty(q.shape), q.new_empty(q.shape[:-1], dtype=accumulator(q.dtype))
+def _(*inputs):
+    return _results(Call(*inputs))
 
 
-@torch.library.custom_op("positionlib::attention_backward", mutates_args=())
-def attention_backward(d_out: Tensor, d_lse: Tensor | None, out: Tensor, lse: Tensor, with_table: bool, q: Tensor, k: Tensor, v: Tensor,
-                       query_positions: Tensor, key_positions: Tensor, key_active: Tensor | None, query_segments: Tensor | None,
-                       key_segments: Tensor | None, table: Tensor | None, kind: str, span: int, causal: bool,
-                       scale: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of q, k, v and the table, each as its tensor; the last is empty unless ``with_table``."""
-    d_q, d_k, d_v = (t.new_empty(t.shape) for t in (q, k, v))
-    d_table = table.new_empty(table.shape) if with_table else q.new_empty(0)
-    launch_backward(d_q, d_k, d_v, d_table if with_table else None, d_out, d_lse, out, lse, q, k, v, query_positions, key_positions,
-                    key_active, query_segments, key_segments, table, kind, span, causal, scale)
-    return d_q, d_k, d_v, d_table
+def _results(call: Call) -> tuple[Tensor, Tensor, Tensor]:
+    q, wide = call.q, accumulator(call.q.dtype)
+    out = q.new_empty(q.shape, dtype=wide if call.mass_classes else q.dtype)
+    return out, q.new_empty(q.shape[:3], dtype=wide), q.new_empty(*q.shape[:3], call.mass_classes, dtype=wide)
+
+
+@torch.library.custom_op("positionlib::attention_backward", mutates_args=(), schema=(
+    f"(Tensor d_out, Tensor? d_lse, Tensor? d_mass, Tensor out, Tensor lse, Tensor mass, bool[] wanted, {SCHEMA}) -> Tensor[]"))
+def attention_backward(d_out, d_lse, d_mass, out, lse, mass, wanted, *inputs) -> list[Tensor]:
+    """Gradients of ``LEARNED``, each as its tensor; those not ``wanted`` are empty, but for q, k and v."""
+    call = Call(*inputs)
+    gradients = _gradients(wanted, call)
+    asked = {name: t for name, t, want in zip(LEARNED, gradients, wanted) if want or name in LEARNED[:3]}
+    launch_backward(asked, d_out, d_lse, d_mass if call.mass_classes else None, out, lse, mass, call)
+    return gradients
 
 
 @attention_backward.register_fake
-def _(d_out, d_lse, out, lse, with_table, q, k, v, query_positions, key_positions, key_active, query_segments, key_segments, table, *rest):
-    return *(t.new_empty(t.shape) for t in (q, k, v)), table.new_empty(table.shape) if with_table else q.new_empty(0)
+def _(d_out, d_lse, d_mass, out, lse, mass, wanted, *inputs):
+    return _gradients(wanted, Call(*inputs))
+
+
+def _gradients(wanted: list[bool], call: Call) -> list[Tensor]:
+    """Where the gradients go, one tensor for each of ``LEARNED``."""
+    learned = [getattr(call, name) if want or name in LEARNED[:3] else None for name, want in zip(LEARNED, wanted)]
+    return [call.q.new_empty(0) if t is None else t.new_empty(t.shape) for t in learned]
 
 
 def _save(ctx, inputs, output) -> None:
+    call = Call(*inputs)
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*output, *inputs[:9])
-    ctx.rest = inputs[9:]
+    ctx.save_for_backward(*output, *(getattr(call, name) for name in TENSORS))
+    ctx.call = call._replace(**dict.fromkeys(TENSORS))
 
 
-def _backward(ctx, d_out, d_lse):
-    out, lse, *inputs = ctx.saved_tensors
-    d_out = torch.zeros_like(out) if d_out is None else d_out  # only the log-sum-exp was used
-    with_table = ctx.needs_input_grad[8]
-    d_q, d_k, d_v, d_table = attention_backward(d_out, d_lse, out, lse, with_table, *inputs, *ctx.rest)
-    return d_q, d_k, d_v, *[None] * 5, d_table if with_table else None, *[None] * 4
+def _backward(ctx, d_out, d_lse, d_mass):
+    out, lse, mass, *tensors = ctx.saved_tensors
+    call = ctx.call._replace(**dict(zip(TENSORS, tensors)))
+    d_out = torch.zeros_like(call.q) if d_out is None else d_out.to(call.q.dtype)  # None: only another result was used
+    wanted = [ctx.needs_input_grad[Call._fields.index(name)] for name in LEARNED]
+    gradients = attention_backward(d_out, d_lse, d_mass, out, lse, mass, wanted, *call)
+    found = {name: gradient for name, gradient, want in zip(LEARNED, gradients, wanted) if want}
+    return tuple(found.get(name) for name in Call._fields)
 
 
 def _refuse(ctx, *gradients):

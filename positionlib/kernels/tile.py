@@ -6,16 +6,19 @@ For a query i and the keys j it may see, with s_ij = scale · q_i·k_j changed b
 
 are built one tile of keys at a time: when the maximum grows from m to m', what was summed so far is multiplied by
 exp(m − m') (Milakov and Gimelshein 2018; Dao et al. 2022, algorithm 1). A program owns one tile of queries of one head, so no
-score leaves the chip: memory grows with Q + K, never with Q · K.
+score leaves the chip: memory grows with Q + K, never with Q · K. The mass of the classes (``classes``) is summed in a second pass over
+the keys, when lse_i is known.
 """
 
 import triton
 import triton.language as tl
 
+from positionlib.kernels.classes import add_by_class, add_parts, pair_classes
+
 
 @triton.jit
 def forward_tile(
-    Q, K, V, OUT, LSE, QUERY_POSITION, KEY_POSITION, KEY_ACTIVE, QUERY_SEGMENT, KEY_SEGMENT, TABLE,
+    Q, K, V, OUT, LSE, QUERY_POSITION, KEY_POSITION, KEY_ACTIVE, QUERY_SEGMENT, KEY_SEGMENT, TABLE, PARTS,
     q_stride, k_stride, v_stride, out_stride, lse_stride,
     query_position_stride, key_position_stride, key_active_stride, query_segment_stride, key_segment_stride,
     heads, group, n_queries, n_keys, width, span, scale,
@@ -24,8 +27,8 @@ def forward_tile(
 ):  # fmt: skip
     """Write OUT [B, H, Q, D] and LSE [B, H, Q]; every pointer comes with a tuple of its strides in elements.
 
-    KEY_ACTIVE and the two SEGMENT pointers may be None. TABLE and span belong to SCORE. Arithmetic runs in ACC, dots in the
-    inputs' dtype, or in float32 when UPCAST.
+    KEY_ACTIVE and the two SEGMENT pointers may be None, and so may each of PARTS, the tensors that some mechanisms read or fill
+    besides. TABLE and span belong to SCORE. Arithmetic runs in ACC, dots in the inputs' dtype, or in float32 when UPCAST.
     """
     query_tiles = tl.cdiv(n_queries, BLOCK_M)
     batch, head = (tl.program_id(0) // query_tiles) // heads, (tl.program_id(0) // query_tiles) % heads
@@ -46,31 +49,41 @@ def forward_tile(
     m = tl.full((BLOCK_M,), float("-inf"), ACC)
     l = tl.zeros((BLOCK_M,), ACC)  # noqa: E741
     o = tl.zeros((BLOCK_M, BLOCK_D), ACC)
-    for start in range(0, stop, BLOCK_N):
-        column = start + tl.arange(0, BLOCK_N)
-        k_position = load_row(KEY_POSITION, key_position_stride, b, column, column < n_keys)
-        readable = readable_keys(KEY_ACTIVE, key_active_stride, b, column, n_keys)
-        k = load_tile(K + b * k_stride[0] + key_head * k_stride[1], d, column, k_stride[3], k_stride[2], has_d, readable, UPCAST)
-        v = load_tile(V + b * v_stride[0] + key_head * v_stride[1], column, d, v_stride[2], v_stride[3], readable, has_d, UPCAST)
+    for PASS in tl.static_range(1 if PARTS.mass is None else 2):
+        for start in range(0, stop, BLOCK_N):
+            column = start + tl.arange(0, BLOCK_N)
+            k_position = load_row(KEY_POSITION, key_position_stride, b, column, column < n_keys)
+            readable = readable_keys(KEY_ACTIVE, key_active_stride, b, column, n_keys)
+            k = load_tile(K + b * k_stride[0] + key_head * k_stride[1], d, column, k_stride[3], k_stride[2], has_d, readable, UPCAST)
 
-        offset = k_position[None, :] - q_position[:, None]  # key minus query: an exact integer, still to be clamped or cast
-        s = tl.dot(q, k, input_precision=PRECISION, out_dtype=ACC) * scale
-        s = SCORE(s, offset, head, TABLE, span)
-        k_segment = load_row(KEY_SEGMENT, key_segment_stride, b, column, readable)
-        s = hide(s, offset, readable[None, :], q_segment, k_segment, CAUSAL, 0)
+            offset = k_position[None, :] - q_position[:, None]  # key minus query: an exact integer, still to be clamped or cast
+            has = has_row[:, None] & readable[None, :]
+            c = pair_classes(PARTS, 0, offset, span, b, row[:, None], column[None, :], has)
+            key_c = pair_classes(PARTS, 1, offset, span, b, row[:, None], column[None, :], has)
+            s = tl.dot(q, k, input_precision=PRECISION, out_dtype=ACC) * scale
+            s = SCORE(s, offset, head, TABLE, span)
+            s = add_parts(s, PARTS, c, key_c, b, head.to(tl.int64), row[:, None], column[None, :], has)
+            k_segment = load_row(KEY_SEGMENT, key_segment_stride, b, column, readable)
+            s = hide(s, offset, readable[None, :], q_segment, k_segment, CAUSAL, 0)
 
-        m_new = tl.maximum(m, tl.max(s, 1))  # m'
-        finite = tl.where(m_new == float("-inf"), 0.0, m_new)  # nothing seen yet: exp(−inf − 0) = 0, not exp(−inf + inf)
-        p = tl.exp(s - finite[:, None])  # exp(s − m')
-        rescale = tl.exp(m - finite)  # exp(m − m')
-        l = l * rescale + tl.sum(p, 1)  # noqa: E741
-        o = o * rescale[:, None] + tl.dot(p.to(v.dtype), v, input_precision=PRECISION, out_dtype=ACC)
-        m = m_new
+            if PASS == 0:
+                v = load_tile(V + b * v_stride[0] + key_head * v_stride[1], column, d, v_stride[2], v_stride[3], readable, has_d, UPCAST)
+                m_new = tl.maximum(m, tl.max(s, 1))  # m'
+                finite = tl.where(m_new == float("-inf"), 0.0, m_new)  # nothing seen yet: exp(−inf − 0) = 0, not exp(−inf + inf)
+                p = tl.exp(s - finite[:, None])  # exp(s − m')
+                rescale = tl.exp(m - finite)  # exp(m − m')
+                l = l * rescale + tl.sum(p, 1)  # noqa: E741
+                o = o * rescale[:, None] + tl.dot(p.to(v.dtype), v, input_precision=PRECISION, out_dtype=ACC)
+                m = m_new
+            else:
+                p = tl.exp(s - tl.where(seen, lse, 0.0)[:, None])  # p_ij
+                add_by_class(PARTS.mass, p, c, b, head.to(tl.int64), row, has_row, has)
 
-    seen = l > 0
-    divisor = tl.where(seen, l, 1.0)  # a row that sees nothing has o = 0: exact zeros
-    o = o / divisor[:, None]
-    lse = tl.where(seen, m + tl.log(divisor), float("-inf"))
+        if PASS == 0:
+            seen = l > 0
+            divisor = tl.where(seen, l, 1.0)  # a row that sees nothing has o = 0: exact zeros
+            o = o / divisor[:, None]
+            lse = tl.where(seen, m + tl.log(divisor), float("-inf"))
     out_at = OUT + b * out_stride[0] + head.to(tl.int64) * out_stride[1]
     out_at = out_at + row.to(tl.int64)[:, None] * out_stride[2] + d.to(tl.int64)[None, :] * out_stride[3]
     tl.store(out_at, o.to(OUT.dtype.element_ty), mask=has_row[:, None] & has_d[None, :])

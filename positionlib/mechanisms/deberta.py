@@ -31,9 +31,10 @@ from torch import Tensor, nn
 from positionlib.attention import pick
 from positionlib.contract import checked
 from positionlib.errors import require, require_choice, require_count
+from positionlib.forms import ByClass, ByOffset
 from positionlib.geometry import AttentionGeometry
 from positionlib.rules import require_values
-from positionlib.terms import ByOffset, Decomposition, StateRows
+from positionlib.terms import Decomposition, StateRows
 
 TERMS = ("c2c", "c2p", "p2c")
 THIRD_INDICES = ("paper", "released")
@@ -190,6 +191,10 @@ class DisentangledScores(Decomposition):
                 for name, term, table in (("query_rows", "c2p", self.pos_key), ("key_rows", "p2c", self.pos_query))}
         return ByOffset(**rows, content=self.content)
 
+    def by_class(self, query_positions, key_positions, scale):
+        third = "query_minus_key" if self.third_index == "released" else "key_minus_query"
+        return ByClass(rule=self.rule, sign="query_minus_key", key_sign=third, query_rows=self.pos_key, key_rows=self.pos_query, content=self.content)
+
 
 class DeBERTa(nn.Module):
     """One layer's position terms: module(geometry) returns :class:`DisentangledScores`.
@@ -217,6 +222,7 @@ class DeBERTa(nn.Module):
         super().__init__()
         self.heads, self.third_index = require_count("heads", heads), require_choice("third_index", third_index, THIRD_INDICES)
         require(require_count("d_model", d_model) % heads == 0, "d_model", d_model, f"a multiple of {heads} heads", "Heads share it equally.")
+        self.d_head = d_model // heads
         require("p2p" not in terms, "terms", terms, "a subset of c2c, c2p, p2c", "p2p depends on the offset alone: the paper leaves it "
                 "out, and its branch in the released code ends in an IndexError. Use a scalar bias by offset.")
         require(len(terms) > 0 and len(set(terms)) == len(terms), "terms", terms, "different terms in a list",
@@ -243,7 +249,7 @@ class DeBERTa(nn.Module):
             require((given is not None) == shared, name, given, "the layer's content projection" if shared else
                     "None, since positions have their own projections", "Follow the checkpoint's share_att_key.")
         key, query = (key_proj, query_proj) if shared else (self.pos_key_proj, self.pos_query_proj)
-        scale = 1.0 / score_denominator(self.weight.shape[1] // self.heads, [term for term in self.terms if term != "c2c"])
+        scale = 1.0 / score_denominator(self.d_head, [term for term in self.terms if term != "c2c"])
         return DisentangledScores(rule=self.rule, third_index=self.third_index, content="c2c" in self.terms, score_scale=scale,
                                   pos_key=self._rows(key) if "c2p" in self.terms else None,
                                   pos_query=self._rows(query) if "p2c" in self.terms else None)

@@ -10,7 +10,7 @@
 Contract
 - coordinate source: a :class:`Graph`; a geometry's positions are node ids. With a graph token, id 0 is the token and node n is n + 1.
 - changed tensor: the input state, once, by degrees; the scores by distance and path. Nothing here hides a pair.
-- shape: rows [N, D]; bias [1|B, H, Q, K], gathered from [H, N, N] by node ids.
+- shape: rows [N, D]; bias [1|B, H, Q, K], gathered from [H, N, N] by node ids; a fused kernel reads [N, N] classes, one byte each, instead.
 - parameter or buffer state: degree tables, [max_distance + 2, H] distances (the last row is the disconnected class), path weights.
 - training path: a distance row collects all pairs at that distance; a degree past the data stays untrained.
 - runtime offset: none; a graph has no first node. Another node order moves every object: R[perm][:, perm].
@@ -30,12 +30,13 @@ from functools import cache
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from torch.nn.functional import embedding  # unlike an index it refuses a negative id
+from torch.nn.functional import embedding, pad  # unlike an index, an embedding refuses a negative id
 
 from positionlib.contract import checked
 from positionlib.errors import PositionRangeError, require, require_choice, require_count, whole_number
+from positionlib.mechanisms.graph_bias import DistanceBias
 from positionlib.rules import readable, require_values
-from positionlib.terms import ScoreBias, StateRows
+from positionlib.terms import StateRows
 from positionlib.transport import Field, Move, transport
 
 PATH_FORMS = ("paper", "released", "direct")
@@ -103,27 +104,6 @@ class Graph:
         return (self.distance >= 0) & (self.distance < require_count("limit", limit, 0))
 
 
-@checked
-@dataclass(frozen=True, eq=False, kw_only=True)
-class PairBias(ScoreBias):
-    """One number for each (head, node pair); positions are node ids, so a permuted geometry carries its pairs along."""
-
-    pairs: Float[Tensor, "H N N"]
-
-    @property
-    def heads(self) -> int:
-        return self.pairs.shape[0]
-
-    @checked
-    def materialize(self, query_positions: Int[Tensor, "*B Q"], key_positions: Int[Tensor, "*B K"],
-                    dtype: torch.dtype = torch.float32) -> Float[Tensor, "B H Q K"]:
-        for name, ids in (("query_positions", query_positions), ("key_positions", key_positions)):
-            if readable(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < self.pairs.shape[1]:
-                raise PositionRangeError(name, int(ids.max()), f"node ids in 0..{self.pairs.shape[1] - 1}", "Positions name nodes, not slots.")
-        bias = self.pairs.to(dtype).movedim(0, -1)[query_positions[..., :, None], key_positions[..., None, :]].movedim(-1, -3)
-        return bias if bias.ndim == 4 else bias[None]
-
-
 class GraphDegrees(nn.Module):
     """module(graph) returns :class:`StateRows` [N, D]: an in-degree row plus an out-degree row for each node, to be added once."""
 
@@ -183,7 +163,7 @@ class GraphPath(nn.Module):
 
 
 class GraphBias(nn.Module):
-    """module(graph) or module(graph, edges) returns :class:`PairBias`: distance, path where it has one, graph token where it has one.
+    """module(graph) or module(graph, edges) returns :class:`DistanceBias`: distance, path where it has one, graph token where it has one.
 
     Parameters
     ----------
@@ -213,20 +193,18 @@ class GraphBias(nn.Module):
     def classes(self, distance: Int[Tensor, "N N"]) -> Int[Tensor, "N N"]:
         """Table row of each pair: its distance, or the last row where it is disconnected."""
         _require_rows("distance", distance, len(self.weight) - 1)
-        # A compiled graph checks nothing above: a distance past the table must not meet the disconnected row.
-        distance = distance.masked_fill(distance >= len(self.weight) - 1, len(self.weight))
+        # A compiled graph checks nothing above: a distance past the table must not meet the disconnected row, nor a token's after it.
+        distance = distance.masked_fill(distance >= len(self.weight) - 1, len(self.weight) + 1)
         return distance.masked_fill(distance == DISCONNECTED, len(self.weight) - 1)
 
     @checked
-    def forward(self, graph: Graph, edges: Tensor | None = None) -> PairBias:
+    def forward(self, graph: Graph, edges: Tensor | None = None) -> DistanceBias:
         require((edges is None) == (self.path is None), "edges", edges, "edges exactly when the module has a path", "Pass both or neither.")
-        pairs = embedding(self.classes(graph.distance), self.weight).movedim(-1, 0)
-        if self.path is not None:
-            pairs = pairs + self.path(graph, edges)
+        table, classes, path = self.weight, self.classes(graph.distance), None if self.path is None else self.path(graph, edges)
         if self.token_weight is not None:
-            framed = self.token_weight[:, None, None].expand(-1, len(graph.distance) + 1, len(graph.distance) + 1)
-            pairs = torch.cat((framed[:, :1], torch.cat((framed[:, 1:, :1], pairs), 2)), 1)
-        return PairBias(pairs=pairs)
+            table, classes = torch.cat((table, self.token_weight[None])), pad(classes, (1, 0, 1, 0), value=len(table))
+            path = None if path is None else pad(path, (1, 0, 1, 0))
+        return DistanceBias(table=table, classes=classes.to(torch.uint8) if len(table) < 255 else classes, path=path)
 
 
 def _require_rows(name: str, ids: Tensor, rows: int) -> None:

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from positionlib.attention import class_mass, pick
 from positionlib.contract import checked
 from positionlib.errors import PositionRangeError, require, require_choice, require_count
+from positionlib.forms import ByClass
 from positionlib.geometry import AttentionGeometry
 from positionlib.rules import Clip, check_sign, integers, readable, require_ids
 from positionlib.terms import Relation
@@ -115,6 +116,9 @@ class EdgeRelation(Relation):
 
     def by_offset(self, offsets, scale, dtype):
         return None
+
+    def by_class(self, query_positions, key_positions, scale):
+        return ByClass(classes=self.edge_types, query_rows=self.key_table, value_rows=self.value_table)
 
     def slice_queries(self, start, stop):
         return replace(self, edge_types=self.edge_types[..., start:stop, :])

@@ -29,10 +29,11 @@ from torch import Tensor, nn
 
 from positionlib.contract import checked
 from positionlib.errors import require, require_choice, require_count
+from positionlib.forms import ByClass, ByOffset
 from positionlib.geometry import AttentionGeometry
 from positionlib.mechanisms.shaw import RelationTables, compact_key_scores, require_rows
 from positionlib.rules import integers
-from positionlib.terms import ByOffset, Decomposition, Relation, Term
+from positionlib.terms import Decomposition, Relation, Term
 
 BERT_VARIANTS = ("relative_key", "relative_key_query")
 
@@ -47,6 +48,11 @@ class BertDistances:
     @property
     def num_classes(self) -> int:
         return 2 * self.max_positions - 1
+
+    @property
+    def max_distance(self) -> int:
+        """The largest distance with a row."""
+        return self.max_positions - 1
 
     @checked
     def classes(self, offset: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
@@ -102,6 +108,9 @@ class QueryKeyRelation(Decomposition):
     def by_offset(self, offsets, scale, dtype):
         rows = self.table.to(dtype).index_select(0, self.rule.classes(-offsets))
         return ByOffset(query_rows=rows, key_rows=rows)
+
+    def by_class(self, query_positions, key_positions, scale):
+        return ByClass(rule=self.rule, sign="query_minus_key", key_sign="query_minus_key", query_rows=self.table, key_rows=self.table)
 
 
 class BertRelative(nn.Module):

@@ -100,6 +100,7 @@ class TUPE(nn.Module):
         super().__init__()
         self.heads, self.max_length, self.relative = require_count("heads", heads), require_count("max_length", max_length), relative
         require(require_count("d_model", d_model) % heads == 0, "d_model", d_model, f"a multiple of {heads} heads", "Heads share it equally.")
+        self.d_head = d_model // heads
         require(relative is None or isinstance(relative, T5Buckets) and relative.bidirectional, "relative", relative,
                 "bidirectional T5Buckets, or None for TUPE-A", "TUPE is an encoder: a causal rule uses the bucket kept for the CLS row.")
         self.cls_position = None if cls_position is None else require_count("cls_position", cls_position, 0)
@@ -115,7 +116,7 @@ class TUPE(nn.Module):
     @property
     def scale(self) -> float:
         """1/√(2d), of content and of position scores."""
-        return 1.0 / math.sqrt(2 * (self.weight.shape[1] // self.heads))
+        return 1.0 / math.sqrt(2 * self.d_head)
 
     @checked
     def row_scores(self, query_rows: Int[Tensor, "*B Q"], key_rows: Int[Tensor, "*B K"]) -> Float[Tensor, "*B H Q K"]:

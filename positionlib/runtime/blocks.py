@@ -20,8 +20,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
 from positionlib.errors import UnsupportedPositionContract
+from positionlib.forms import ByOffset
 from positionlib.runtime.runs import Plan
-from positionlib.terms import ByOffset
 
 BUDGET = 2**20  # scores of one block: 4 MB in float32
 ROWS, TILE = 256, 64  # queries of a block and keys of a tile: k · key_rows costs (ROWS + TILE) / ROWS of q · k

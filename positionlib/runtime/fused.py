@@ -6,22 +6,28 @@ from jaxtyping import Float
 from torch import Tensor
 
 from positionlib import kernels
-from positionlib.capabilities import BIAS, CAUSAL, OPEN_CLASSES, Refusal
+from positionlib.capabilities import (
+    BIAS, CAUSAL, CLASS_BIAS, GIVEN_BIAS, KEY_SCORE, NO_CONTENT, OPEN_CLASSES, PAIR_RELATION, QUERY_SCORE, VALUE_SUM, Refusal,
+)
+from positionlib.forms import ByClass
 from positionlib.geometry import AttentionGeometry
-from positionlib.terms import ClassBias, ScoreBias, SlopeBias, Term, VisibilityOnly
+from positionlib.terms import ClassBias, SlopeBias, Term, VisibilityOnly
 
-FUSED_TERMS = (type(None), VisibilityOnly, ClassBias, SlopeBias)
+FUSED_TERMS = (type(None), VisibilityOnly, ClassBias, SlopeBias)  # and every term that has a form by class
+HAS = (CAUSAL, BIAS, QUERY_SCORE, KEY_SCORE, VALUE_SUM, NO_CONTENT, PAIR_RELATION, CLASS_BIAS, GIVEN_BIAS)
 
 
 def refusal(q: Float[Tensor, "B H Q D"], k: Float[Tensor, "B Hkv K D"], v: Float[Tensor, "B Hkv K D"], term: Term | None,
             geometry: AttentionGeometry) -> Refusal | None:
     """None when the fused kernel admits this call, else the reason, naming what is missing."""
-    if not isinstance(term, FUSED_TERMS):
-        return Refusal(f"no fused form of {type(term).__name__}", term=term, has=(CAUSAL, BIAS))
+    form = by_class(term, geometry.slice_queries(0, 0), 1.0)  # of no pair: what kind of form it is
+    if not isinstance(term, FUSED_TERMS) and form is None:
+        return Refusal(f"no fused form of {type(term).__name__}", term=term, has=HAS)
     if isinstance(term, SlopeBias) and term.rounded is not None:
-        return Refusal(f"slopes rounded to {term.rounded}: the kernel keeps them in float32", term=term, has=(CAUSAL, BIAS))
-    if isinstance(term, ClassBias) and not hasattr(term.rule, "max_distance"):
-        return Refusal(f"{type(term.rule).__name__} names no distance beyond which its classes stay the same", (OPEN_CLASSES,))
+        return Refusal(f"slopes rounded to {term.rounded}: the kernel keeps them in float32", term=term, has=HAS)
+    rule = term.rule if isinstance(term, ClassBias) else form and form.rule
+    if rule is not None and not hasattr(rule, "max_distance"):
+        return Refusal(f"{type(rule).__name__} names no distance beyond which its classes stay the same", (OPEN_CLASSES,))
     return kernels.refusal(q, k, v, kind=_kind(term), allowed=geometry.allowed)
 
 
@@ -30,17 +36,23 @@ def fused_attend(q: Float[Tensor, "B H Q D"], k: Float[Tensor, "B Hkv K D"], v: 
     """Run an admitted call. The bias is added after the scale, so one that belongs inside it is scaled here."""
     g, bias = geometry, bias_args(term, scale)
     return kernels.forward(q, k, v, query_positions=g.query_positions, key_positions=g.key_positions, causal=g.causal, scale=scale,
-                           key_active=g.key_active, query_segments=g.query_segments, key_segments=g.key_segments, bias=bias)
+                           key_active=g.key_active, query_segments=g.query_segments, key_segments=g.key_segments, bias=bias,
+                           form=by_class(term, g, scale))
 
 
 def bias_args(term: Term | None, scale: float) -> kernels.BiasArgs | None:
-    """The bias of an admitted term as the kernel reads it: all that it holds of the term."""
-    if not isinstance(term, ScoreBias):
+    """The bias by offset of an admitted term as the kernel reads it: all that it holds of such a term."""
+    if not isinstance(term, (ClassBias, SlopeBias)):
         return None
     factor = scale if term.inside_scale else 1.0
     if isinstance(term, ClassBias):
         return kernels.BiasArgs.from_classes(term.table * factor, term.rule, term.sign)
     return kernels.BiasArgs.from_slopes(term.slopes * factor, term.form)
+
+
+def by_class(term: Term | None, geometry: AttentionGeometry, scale: float) -> ByClass | None:
+    """What the pairs of a term read by class; None where they read nothing so."""
+    return None if term is None else term.by_class(geometry.query_positions, geometry.key_positions, scale)
 
 
 def _kind(term: Term | None) -> str:

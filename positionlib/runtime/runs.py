@@ -15,9 +15,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from positionlib.capabilities import BIAS, CAUSAL, FAR, FREE, KEY_BIAS, SCATTERED, UNBOUNDED, Refusal
+from positionlib.forms import ByOffset
 from positionlib.geometry import AttentionGeometry
 from positionlib.rotation import QKTransform
-from positionlib.terms import ByOffset, Term, VisibilityOnly
+from positionlib.terms import Term, VisibilityOnly
 
 SHORTEST = 16  # a shorter run, unless it is all of a batch row's queries, costs more by itself than among the rows that are no run
 LARGEST = 1e30  # a product beyond it could overflow where it is hidden, and infinity plus −infinity is NaN

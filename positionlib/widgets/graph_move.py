@@ -9,7 +9,8 @@ from torch import Tensor
 
 from positionlib.attention import attend
 from positionlib.geometry import AttentionGeometry
-from positionlib.mechanisms.graph import Graph, PairBias
+from positionlib.mechanisms.graph import Graph
+from positionlib.mechanisms.graph_bias import PairBias
 from positionlib.widgets.explorer import Control, Explorer
 from positionlib.widgets.panels import Badge, Badges, Matrices, Matrix
 

@@ -1,6 +1,6 @@
 """Calls for the fused kernel, drawn from a seed, and what each must give, in float64 from first principles.
 
-Nothing here comes from the library: the oracle writes out scores, visibility and softmax for one query at a time. Every input
+Nothing of what is expected comes from the library: the oracle writes out scores, visibility and softmax for one query at a time. Every input
 lies inside a larger buffer whose margin holds what would betray a stray read: NaN for numbers, position 0 (visible to
 everyone), True for padding, segment 0. Outputs lie inside a buffer full of a sentinel.
 """
@@ -11,6 +11,8 @@ import math
 from dataclasses import dataclass
 
 import torch
+
+from positionlib.kernels.arguments import Call
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SENTINEL = -777.0
@@ -180,11 +182,11 @@ def run(case: Case, t: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
     from positionlib.kernels import launch
 
     out, lse = poisoned(t.q), poisoned(t.q[..., 0], wide(t))
-    launch.launch(out, lse, *inputs(case, t))
+    launch.launch(out, lse, None, inputs(case, t))
     return written(out), written(lse)
 
 
-def inputs(case: Case, t: Tensors) -> tuple:
+def inputs(case: Case, t: Tensors) -> Call:
     """The arguments of the operator. The table is laid out by offset, which autograd can follow."""
     from positionlib.kernels import BiasArgs
     from positionlib.rules import Clip, T5Buckets
@@ -194,8 +196,8 @@ def inputs(case: Case, t: Tensors) -> tuple:
         rule = Clip(CLIP) if kind == "clip" else T5Buckets(BUCKETS, FARTHEST, bidirectional=True)
         args = BiasArgs.from_classes(t.table, rule, "key_minus_query")
         kind, span, table = args.kind, args.span, args.table
-    return (t.q, t.k, t.v, t.query_positions, t.key_positions, t.key_active, t.query_segments, t.key_segments, table, kind, span,
-            case.causal, case.scale)
+    return Call(t.q, t.k, t.v, t.query_positions, t.key_positions, t.key_active, t.query_segments, t.key_segments, table, kind, span,
+                case.causal, case.scale)
 
 
 def wide(t: Tensors) -> torch.dtype:

@@ -37,16 +37,16 @@ def run_backward(case: Case, t: Tensors, d_out: torch.Tensor, d_lse: torch.Tenso
         t = replace(t, table=t.table.detach().requires_grad_())
     arguments = inputs(case, t)
     out, lse = inside(torch.zeros_like(t.q), math.nan), inside(torch.zeros_like(t.q[..., 0], dtype=wide(t)), math.nan)
-    laid_out = arguments[8]
-    found = [poisoned(x) for x in (t.q, t.k, t.v)] + ([] if laid_out is None else [poisoned(laid_out)])
+    laid_out = arguments.table
+    found = {name: poisoned(getattr(arguments, name)) for name in NAMES if getattr(arguments, name) is not None}
     torch.use_deterministic_algorithms(True)  # fills what empty() returns with NaN: also the scratch must be written before it is read
     try:
         with torch.no_grad():
-            launch.launch(out, lse, *arguments)
-            launch.launch_backward(*found[:3], found[3] if laid_out is not None else None, d_out, d_lse, out, lse, *arguments)
+            launch.launch(out, lse, None, arguments)
+            launch.launch_backward(found, d_out, d_lse, None, out, lse, None, arguments)
     finally:
         torch.use_deterministic_algorithms(False)
-    seen = {name: written(x) for name, x in zip(NAMES, found)}
+    seen = {name: written(x) for name, x in found.items()}
     if laid_out is not None and laid_out is not t.table:
         seen["table"] = torch.autograd.grad(laid_out, t.table, seen["table"].to(laid_out))[0].double().cpu()
     return seen

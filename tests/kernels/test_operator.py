@@ -10,6 +10,7 @@ from positionlib import kernels
 from positionlib.attention import attend
 from positionlib.errors import PositionContractError, UnsupportedPositionContract
 from positionlib.geometry import AttentionGeometry
+from positionlib.kernels.arguments import LEARNED, Call
 from positionlib.kernels.launch import launch
 from positionlib.kernels.ops import attention_backward, attention_forward
 from positionlib.rules import Clip, T5Buckets, alibi_slopes
@@ -31,7 +32,7 @@ def arguments(kind="alibi_relative"):
     positions = torch.arange(16, 22, device=DEVICE), torch.arange(36, device=DEVICE)
     active = torch.arange(36, device=DEVICE) != 5
     segments = [torch.arange(n, device=DEVICE) // 4 for n in (6, 36)]
-    return q, k, v, *positions, active, segments[0] + 4, segments[1], table, kind, 4, True, 0.25
+    return Call(q, k, v, *positions, active, segments[0] + 4, segments[1], table, kind, 4, True, 0.25)
 
 
 def leaves(args):
@@ -50,19 +51,20 @@ def test_opcheck(kind):
 @pytest.mark.parametrize("kind", ["content", "t5"])
 def test_opcheck_of_the_backward_operator(kind):
     args = arguments(kind)
-    out, lse = attention_forward(*args)
-    args = torch.randn_like(out), torch.randn_like(lse), out, lse, kind == "t5", *args
+    out, lse, mass = attention_forward(*args)
+    wanted = [name in ("q", "k", "v") or name == "table" and kind == "t5" for name in LEARNED]
+    args = torch.randn_like(out), torch.randn_like(lse), None, out, lse, mass, wanted, *args
     assert set(torch.library.opcheck(attention_backward, args).values()) == {"SUCCESS"}
 
 
 @pytest.mark.parametrize("kind", ["content", "t5", "alibi_relative"])
 def test_gradcheck(kind):
     """The gradients of both results are those that finite differences find in float64."""
-    q, k, v, *middle, table = arguments(kind)[:9]
-    floats = [x.double().requires_grad_() for x in (q, k, v)] + ([] if table is None else [table.double().requires_grad_()])
+    call = arguments(kind)
+    floats = [x.double().requires_grad_() for x in (*call[:3], call.table) if x is not None]
 
     def run(q, k, v, table=None):
-        return attention_forward(q, k, v, *middle, table, kind, 4, True, 0.25)
+        return attention_forward(*call._replace(q=q, k=k, v=v, table=table))[:2]
 
     assert torch.autograd.gradcheck(run, floats, fast_mode=True)
 
@@ -70,7 +72,7 @@ def test_gradcheck(kind):
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_compiles_without_a_graph_break(dynamic):
     def model(*args):
-        out, lse = attention_forward(*args)
+        out, lse, _ = attention_forward(*args)
         return (out * 2).sum() + (lse + 1).square().sum()
 
     args, wanted = leaves(arguments("t5"))
@@ -82,7 +84,7 @@ def test_compiles_without_a_graph_break(dynamic):
 def test_one_of_the_two_results_may_go_unused():
     """Nothing is made up for it: the gradients of the sum are the sum of the gradients."""
     args, wanted = leaves(arguments("t5"))
-    out, lse = attention_forward(*args)
+    out, lse, _ = attention_forward(*args)
     parts = [torch.autograd.grad(x.sum(), wanted, retain_graph=True, allow_unused=True) for x in (out, lse)]
     together = torch.autograd.grad(out.sum() + lse.sum(), wanted)
     for a, b, both in zip(*parts, together):
@@ -163,10 +165,9 @@ def test_nothing_of_size_q_times_k():
     q, positions = torch.randn(1, 1, n, 16, dtype=torch.float16, device=DEVICE), torch.arange(n, device=DEVICE)
     out, lse = torch.empty_like(q), torch.empty(1, 1, n, device=DEVICE)
     with Largest() as seen:
-        launch(out, lse, q, q, q, positions, positions, positions >= 0, positions, positions, torch.ones(1, 9, device=DEVICE), "t5", 4,
-               True, 0.25)
-        back = attention_backward(q, None, out, lse, True, q, q, q, positions, positions, positions >= 0, positions, positions,
-                                  torch.ones(1, 9, device=DEVICE), "t5", 4, True, 0.25)
+        call = Call(q, q, q, positions, positions, positions >= 0, positions, positions, torch.ones(1, 9, device=DEVICE), "t5", 4, True, 0.25)
+        launch(out, lse, None, call)
+        back = attention_backward(q, None, None, out, lse, lse.new_empty(1, 1, n, 0), [name in LEARNED[:4] for name in LEARNED], *call)
     torch.testing.assert_close(out, q)  # one segment a row: everyone reads itself
     assert 0 < seen.nbytes <= out.untyped_storage().nbytes() < n * n
     torch.testing.assert_close(back[2], q)  # v's gradient is that of out

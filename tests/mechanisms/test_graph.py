@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import positionlib as pl
-from positionlib.mechanisms.graph import DISCONNECTED, PairBias
+from positionlib.mechanisms.graph import DISCONNECTED
+from positionlib.mechanisms.graph_bias import DistanceBias, PairBias
 from tests.refusals import refused
 
 # Two ways from 0 to 3, a tail to 4, one way back from 3, and a node alone.

@@ -1,0 +1,53 @@
+"""What a backend reads of a term in place of its pairs: numbers and rows for a line of offsets, or by class."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class ByOffset:
+    """A term that depends on a pair's offset alone, written out for a line of W offsets: what a backend needs on runs of positions.
+
+    With t the place of the pair's offset on the line,
+    s_ij = scale · ((q_i + content_bias)·k_j + q_i·query_rows[t] + k_j·key_rows[t]) + bias[t],   z_i = Σ_j p_ij (v_j + value_rows[t]).
+    None adds nothing; ``content`` False leaves out (q_i + content_bias)·k_j. Rows without H are shared by the heads.
+    """
+
+    bias: Float[Tensor, "H W"] | None = None
+    query_rows: Float[Tensor, "*H W D"] | None = None
+    key_rows: Float[Tensor, "*H W D"] | None = None
+    value_rows: Float[Tensor, "*H W Dv"] | None = None
+    content_bias: Float[Tensor, "H D"] | None = None
+    content: bool = True
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ByClass:
+    """A term whose pairs read numbers and rows by class: what the fused kernel needs of it, and of size N · C at most.
+
+    With c the class of a pair, and c′ the one by which its key reads,
+    s_ij = scale · (q_i·k_j + q_i·query_rows[c] + k_j·key_rows[c′]) + bias[c] + pair_bias_ij,   z_i = Σ_j p_ij (v_j + value_rows[c]).
+    None adds nothing; ``content`` False leaves out q_i·k_j. Rows without H are shared by the heads.
+
+    Attributes
+    ----------
+    rule, sign, key_sign : c is the rule's class of the offset with this sign, and c′ with ``key_sign``. The rule names a ``max_distance``,
+        up to which all of its classes occur, on either side.
+    classes : or a class for each pair, which is both c and c′.
+    pair_bias : a number that the mechanism holds for each pair, [1|B, H, Q, K].
+    """
+
+    rule: object | None = None
+    sign: str | None = None
+    key_sign: str | None = None
+    classes: Int[Tensor, "*B Q K"] | None = None
+    query_rows: Float[Tensor, "*H C D"] | None = None
+    key_rows: Float[Tensor, "*H C D"] | None = None
+    value_rows: Float[Tensor, "*H C Dv"] | None = None
+    bias: Float[Tensor, "C H"] | None = None
+    pair_bias: Float[Tensor, "B H Q K"] | None = None
+    content: bool = True
