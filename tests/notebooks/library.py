@@ -2,17 +2,17 @@
 from __future__ import annotations
 
 import ast
-import gc
 import importlib
+import inspect
 import random
 import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, reduce
 from pathlib import Path
-from types import CodeType, FunctionType
+from types import CodeType
 
 from tests.notebooks.mutants import Site, sites
 from tests.notebooks.rules import ROOT
@@ -36,17 +36,17 @@ class Function:
         return tree, sites(ast.Module(found.body, []))
 
     def apply(self) -> None:
-        """Give the function the code of its perturbed source, whoever holds it."""
-        importlib.import_module("positionlib." + self.file.removesuffix(".py").replace("/", "."))
+        """Give the function the code of its perturbed source, by which all who hold it run it."""
+        module = importlib.import_module("positionlib." + self.file.removesuffix(".py").replace("/", "."))
         tree, places = self.sites()
         places[self.number].apply()
         codes = [compile(tree, str(PACKAGE / self.file), "exec")]
         for code in codes:
             codes += [part for part in code.co_consts if isinstance(part, CodeType)]
         new = next(code for code in codes if code.co_qualname == self.name)
-        for held in gc.get_objects():
-            if isinstance(held, FunctionType) and (held.__code__.co_filename, held.__code__.co_qualname) == (new.co_filename, self.name):
-                held.__code__ = new
+        held = reduce(lambda owner, name: vars(owner)[name], self.name.split("."), module)
+        held = getattr(held, "fget", None) or getattr(held, "__func__", None) or getattr(held, "func", held)  # of a property, a method
+        inspect.unwrap(held).__code__ = new  # the function itself, so that whoever holds it has the new one
 
     def __str__(self) -> str:
         return f"{self.file} {self.sites()[1][self.number]}"

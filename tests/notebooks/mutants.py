@@ -1,6 +1,7 @@
 """One wrong piece at a time: where Python code that states an equation can be perturbed, and how.
 
-A sign, a term, a factor, an index, a bound, a function or a convention changes. Data, sizes, tolerances and what is only printed stay.
+A sign, a term, a factor, an index, a bound, a function or a convention changes. Tolerances and what is only printed stay; data and sizes
+stay too, but where they are asked for: some statements are about nothing else.
 """
 from __future__ import annotations
 
@@ -54,20 +55,26 @@ class Site:
         return f"line {self.old.lineno}: {was} -> {now}"
 
 
-def sites(root: ast.AST) -> list[Site]:
-    """Every perturbation below `root`, in the order of the text. A named assert (see `decisive`) keeps its comparison and its bare numbers."""
+def sites(root: ast.AST, inputs: bool = False) -> list[Site]:
+    """Every perturbation below `root`, in the order of the text, with `inputs` also those of data and sizes.
+
+    A named assert (see `decisive`) keeps its comparison and its bare numbers.
+    """
     found = []
     indices = {id(node.slice) for node in ast.walk(root) if isinstance(node, ast.Subscript)}  # a tuple that is no display
 
     def visit(node: ast.AST, parent: ast.AST, holder: list | ast.AST, place: int | str, data: bool) -> None:
         if says(node):
             return
-        found.extend(Site(holder, place, node, new) for new in perturbed(node, parent, data))
+        found.extend(Site(holder, place, node, new) for new in perturbed(node, parent, data, inputs))
+        displayed = isinstance(node, DISPLAYS) and id(node) not in indices
+        if inputs and displayed and isinstance(getattr(node, "ctx", None), ast.Load) and len(node.elts) > 1:
+            found.append(Site(holder, place, node, type(node)(node.elts[:-1], ast.Load())))
         if getattr(node, "decisive", False):
             for part in operands(node.test, node, "test"):
                 visit(*part, data=False)
             return
-        data = isinstance(node, DISPLAYS) and id(node) not in indices or isinstance(node, ast.UnaryOp) and data
+        data = not inputs and (displayed or isinstance(node, ast.UnaryOp) and data)
         for child, *where in children(node):
             visit(child, node, *where, data)
 
@@ -115,7 +122,7 @@ def operands(test: ast.AST, holder: list | ast.AST, place: int | str) -> Iterato
             yield test, test, holder, place
 
 
-def perturbed(node: ast.AST, parent: ast.AST, data: bool) -> Iterator[ast.AST]:
+def perturbed(node: ast.AST, parent: ast.AST, data: bool, inputs: bool) -> Iterator[ast.AST]:
     """What may stand in place of a node, one wrong piece each."""
     other = OPERATORS.get(type(getattr(node, "op", None)))
     match node:
@@ -129,11 +136,11 @@ def perturbed(node: ast.AST, parent: ast.AST, data: bool) -> Iterator[ast.AST]:
             yield ast.AugAssign(target, other(), value)
         case ast.Compare(left=left, ops=[op], comparators=sides) if type(op) in OPERATORS:
             yield ast.Compare(left, [OPERATORS[type(op)]()], sides)
-        case ast.UnaryOp(operand=inner) if not data and not sized(node, parent):
+        case ast.UnaryOp(operand=inner) if not data and not sized(node, parent, inputs):
             yield inner
         case ast.Constant(value=bool()) if isinstance(parent, ast.Call | ast.keyword):
             yield ast.Constant(not node.value)
-        case ast.Constant(value=int() | float() as value) if not data and not isinstance(value, bool) and not sized(node, parent):
+        case ast.Constant(value=int() | float() as value) if not data and not isinstance(value, bool) and not sized(node, parent, inputs):
             yield ast.Constant(value + 1 if isinstance(value, int) else 2 * value or 1.0)
         case ast.Constant(value=str() as word) if word in CONVENTIONS:
             yield ast.Constant(CONVENTIONS[word])
@@ -154,11 +161,11 @@ def called(node: ast.AST, parent: ast.AST, least: int) -> bool:
     return isinstance(parent, ast.Call) and parent.func is node and len(parent.args) >= least
 
 
-def sized(node: ast.AST, parent: ast.AST) -> bool:
-    """Whether a number is the size, axis, datum or tolerance of a call."""
+def sized(node: ast.AST, parent: ast.AST, inputs: bool) -> bool:
+    """Whether a number is the tolerance of a call or, unless inputs are asked for, its size, axis or datum."""
     if isinstance(parent, ast.keyword):
         return parent.arg in TOLERANCES
-    if not isinstance(parent, ast.Call) or node not in parent.args:
+    if inputs or not isinstance(parent, ast.Call) or node not in parent.args:
         return False
     if isinstance(parent.func, ast.Attribute):
         return ast.unparse(parent.func.value) != "math"

@@ -3,13 +3,14 @@
 A proof of book/pages/equations.yml is one assert of a chapter, or a test. One sign, term, factor, index, bound, function or convention
 changes at a time, in the statements that the assert depends on and in the library's functions that they call; then only the named assert
 decides, every other one is left out. Some changes change nothing (they are told), so a proof holds when some are noticed: one that notices
-none of its changes proves nothing, and fails the run. `--sample N --seed S` takes N proofs and a few changes of each; a proof that notices
-none of the few is tried with all. What every run imports (torch above all) is imported once: each run is a fork.
+none, of some and then of all, proves nothing and fails the run. `--sample N --seed S` takes N proofs and begins with fewer changes of each.
+What every run imports (torch above all) is imported once: each run is a fork.
 """
 from __future__ import annotations
 
 import argparse
 import ast
+import gc
 import multiprocessing
 import os
 import pickle
@@ -20,12 +21,15 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import groupby
+from typing import NamedTuple
 
 os.environ |= {"MPLBACKEND": "agg", "CUDA_VISIBLE_DEVICES": ""}
 
+import anywidget  # noqa: F401 - imported here, once, for the runs
+import matplotlib.pyplot  # noqa: F401
 import pytest
 
-import positionlib  # noqa: F401 - imported here, once, for the runs
+import positionlib  # noqa: F401
 from tests.notebooks.equations import LIST, sources, told
 from tests.notebooks.library import Function, changes, watched
 from tests.notebooks.mutants import Site, decisive, sites
@@ -33,11 +37,22 @@ from tests.notebooks.rules import ROOT
 from tests.notebooks.slices import feeding
 
 LIMIT = 60  # seconds of one run
-FEW, ALL = (5, 2, 2), (1000, 16, 8)  # changes in the assert's cell, in earlier cells, in the library
 
 
 class Noticed(BaseException):
     """The named assert failed."""
+
+
+class Most(NamedTuple):
+    """At most so many changes in the assert's cell, in earlier cells, in the library; `inputs`: also of data and sizes."""
+
+    near: int
+    earlier: int
+    library: int
+    inputs: bool = False
+
+
+FEW, MANY, ALL = Most(4, 2, 2), Most(30, 12, 6), Most(300, 300, 300, inputs=True)
 
 
 @dataclass
@@ -69,6 +84,7 @@ class Verdict:
 def forked(task: Callable, *arguments, limit: int = LIMIT):
     """What `task` returns in a silent fork of this process, or None where that ends without an answer."""
     read, write = os.pipe()
+    gc.freeze()  # a collection in the fork would copy every page that it looks at
     if (child := os.fork()) == 0:
         try:
             signal.alarm(limit)
@@ -105,13 +121,13 @@ class Deciding(ast.NodeTransformer):
 class Trial:
     """One assert of a chapter, and the changes that it is put to, each in a fork that begins where the changed cell begins."""
 
-    def __init__(self, proof: str, most: tuple[int, int, int], seed: int):
+    def __init__(self, proof: str, most: Most, seed: int):
         self.verdict, self.most, self.chance = Verdict(proof), most, random.Random(f"{seed} {proof}")
         path, _, words = proof.partition(": ")
         self.cell, node = told(path, words)[0]
         self.trees = [Deciding(node.lineno if n == self.cell else None).visit(ast.parse(source)) for n, source in enumerate(sources(path))]
-        last = next(s for s in self.trees[self.cell].body if s.lineno <= node.lineno <= s.end_lineno)
-        self.feeding = feeding(self.trees, self.cell, last)
+        named = next(part for part in ast.walk(self.trees[self.cell]) if getattr(part, "decisive", False))
+        self.feeding = feeding(self.trees, self.cell, named)
         begin = next(cell for cell, statement in self.feeding if not isinstance(statement, ast.Import | ast.ImportFrom))
         self.cells = sorted({cell for cell, _ in self.feeding if cell >= begin})
         self.changes: list[tuple[int, Site | Function]] = []
@@ -130,12 +146,14 @@ class Trial:
             self.verdict.wrong = "without any change: " + (answer[0] if answer else "no answer")
             return
         _, self.cells, functions = answer
-        places = [(cell, site) for cell in self.cells for site in sites(self.trees[cell])
+        places = [(cell, site) for cell in self.cells for site in sites(self.trees[cell], self.most.inputs)
                   if any(c == cell and s.lineno <= site.old.lineno <= s.end_lineno for c, s in self.feeding)]
-        for near, most in zip((True, False), self.most):
+        for near, most in ((True, self.most.near), (False, self.most.earlier)):
             self.changes += some([place for place in places if (place[0] == self.cell) == near], most, self.chance)
+        # What runs in the assert's own cell, or where nothing does, in the cells before.
         first = {function: cell for cell in reversed(self.cells) for function in functions[cell]}
-        self.changes += [(first[replace(change, number=0)], change) for change in some(changes(first), self.most[2], self.chance)]
+        own = functions[self.cell] or set(first)
+        self.changes += [(first[replace(change, number=0)], change) for change in some(changes(own), self.most.library, self.chance)]
 
     def unchanged(self, namespace: dict) -> tuple[str | None, list[int], dict[int, set[Function]]]:
         """(what went wrong, the cells that ran, the library's functions that ran in each). Cells run until the assert is reached."""
@@ -168,16 +186,16 @@ class Trial:
         exec(compile(self.trees[cell], f"<cell {cell}>", "exec"), namespace)
 
 
-def of_chapter(proofs: list[str], most: tuple[int, int, int], seed: int) -> list[Verdict]:
-    """Run a chapter's cells in order, each after the trials that begin there."""
+def of_chapter(proofs: list[str], most: Most, seed: int) -> list[Verdict]:
+    """Run those of a chapter's cells that some assert depends on, in order, each after the trials that begin there."""
     os.chdir(ROOT / "chapters")
     trials, namespace = [Trial(proof, most, seed) for proof in proofs], {"__name__": "__main__"}
-    for cell, source in enumerate(sources(proofs[0].partition(": ")[0])):
+    cells = sorted({cell for trial in trials for cell, _ in trial.feeding})
+    for cell in cells:
         for trial in trials:
             trial.at(cell, namespace)
-        if cell == max(trial.cells[-1] for trial in trials):
-            break
-        exec(compile(source, f"<cell {cell}>", "exec"), namespace)
+        if cell < cells[-1]:
+            exec(compile(sources(proofs[0].partition(": ")[0])[cell], f"<cell {cell}>", "exec"), namespace)
     return [trial.verdict for trial in trials]
 
 
@@ -192,14 +210,14 @@ class Failure:
         self.kind = call.excinfo.type
 
 
-def of_test(proofs: list[str], most: tuple[int, int, int], seed: int) -> list[Verdict]:
+def of_test(proofs: list[str], most: Most, seed: int) -> list[Verdict]:
     """Change the library's functions that a test runs."""
     proof, = proofs
     verdict = Verdict(proof)
     outcome, functions = forked(tested, proof, None) or ("no answer", set())
     if outcome != "missed":
         return [replace(verdict, wrong=f"without any change: {outcome}")]
-    for change in some(changes(functions), sum(most), random.Random(f"{seed} {proof}")):
+    for change in some(changes(functions), sum(most[:3]), random.Random(f"{seed} {proof}")):
         verdict.add((forked(tested, proof, change) or ("ended",))[0], str(change))
     return [verdict]
 
@@ -218,13 +236,13 @@ def tested(node: str, change: Function | None) -> tuple[str, set[Function]]:
 
 # --- command --------------------------------------------------------------------------------------------------------
 
-def work(groups: list[list[str]], most: tuple[int, int, int], seed: int, report) -> None:
+def work(groups: list[list[str]], most: Most, seed: int, report) -> None:
     for proofs in groups:
         task = of_chapter if ".ipynb" in proofs[0] else of_test
         report.put(forked(task, proofs, most, seed, limit=0) or [Verdict(proof, wrong="its chapter ended") for proof in proofs])
 
 
-def verdicts(proofs: list[str], most: tuple[int, int, int], seed: int, jobs: int) -> Iterator[Verdict]:
+def verdicts(proofs: list[str], most: Most, seed: int, jobs: int) -> Iterator[Verdict]:
     """The verdict of every proof, as they come: the chapters side by side, one fork each."""
     groups = [list(group) for _, group in groupby(sorted(proofs), key=lambda proof: proof.partition(": ")[0])]
     fork = multiprocessing.get_context("fork")
@@ -249,17 +267,20 @@ def main() -> int:
     proofs = sorted({entry["proof"] for entry in LIST if arguments.k in entry["proof"]})
     if arguments.sample:
         proofs = some(proofs, arguments.sample, random.Random(arguments.seed))
-    options = arguments.seed, arguments.jobs
-    found = {verdict.proof: verdict for verdict in verdicts(proofs, FEW if arguments.sample else ALL, *options)}
-    if arguments.sample and (silent := [proof for proof, verdict in found.items() if not verdict.noticed and not verdict.wrong]):
-        found |= {verdict.proof: verdict for verdict in verdicts(silent, ALL, *options)}
-    for verdict in found.values():
-        print(verdict)
-    held = sum(verdict.holds for verdict in found.values())
-    print(f"{held} of {len(found)} proofs notice a change; {sum(v.noticed for v in found.values())} changes noticed, "
-          f"{sum(len(v.missed) for v in found.values())} missed, {sum(v.ended for v in found.values())} ended before; "
+    found, left = [], proofs
+    for most in (FEW if arguments.sample else MANY, ALL):
+        silent = []
+        for verdict in verdicts(left, most, arguments.seed, arguments.jobs):
+            if most is not ALL and not verdict.noticed:
+                silent.append(verdict.proof)
+                continue
+            print(verdict, flush=True)
+            found.append(verdict)
+        left = silent
+    held, noticed, missed, ended = (sum(counts) for counts in zip(*((v.holds, v.noticed, len(v.missed), v.ended) for v in found)))
+    print(f"{held} of {len(found)} proofs notice a change; {noticed} changes noticed, {missed} missed, {ended} ended before; "
           f"{time.monotonic() - begun:.0f} s")
-    return int(held < len(found) or not found)
+    return int(held < len(found))
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ def verdicts(monkeypatch):
 
     def verdicts(*words):
         proofs = [f"chapters/toy.ipynb: {word}" for word in words]
-        return perturb.forked(perturb.of_chapter, proofs, perturb.ALL, 0)
+        return perturb.forked(perturb.of_chapter, proofs, perturb.MANY, 0)
 
     return verdicts
 
@@ -58,6 +58,12 @@ def test_one_piece_changes_at_a_time_and_data_and_words_do_not(code, changed):
     assert [str(site).partition(": ")[2] for site in sites(ast.parse(code))] == changed
 
 
+def test_data_and_sizes_change_where_they_are_asked_for():
+    tree = ast.parse("x = torch.zeros(2, atol=1) + torch.tensor([1.0, -2.0])")
+    asked = {str(site).partition(": ")[2] for site in sites(tree, inputs=True)} - {str(site).partition(": ")[2] for site in sites(tree)}
+    assert asked == {"2 -> 3", "[1.0, -2.0] -> [1.0]", "1.0 -> 2.0", "-2.0 -> 2.0", "2.0 -> 4.0"}
+
+
 @pytest.mark.parametrize("condition, changed", [
     ("gap < 1e-12 and n == 8", []),
     ("(norm - 32 ** 0.5).abs().max() < 1e-12", ["norm - 32 ** 0.5 -> norm + 32 ** 0.5", "norm - 32 ** 0.5 -> norm", "32 ** 0.5 -> 32 * 0.5",
@@ -71,9 +77,10 @@ def test_a_named_assert_keeps_its_comparison_and_its_bare_numbers(condition, cha
 
 def test_what_an_assert_depends_on_is_found_across_cells():
     trees = [ast.parse(cell) for cell in (
-        "import math\na = 1\nb = 2", "a = 5\nc = a + 1\nprint(a)", "x = []\nx.append(c)\ny = [b for b in x]", "assert y == [6]")]
+        "import math\na = 1\nb = 2\nmath.seed(a)", "a = math.floor(5)\nc = a + 1\nprint(a)", "x = []\nx.append(c)\ny = [b for b in x]", "assert y == [6]")]
     found = [(cell, ast.unparse(statement)) for cell, statement in feeding(trees, 3, trees[3].body[0])]
-    assert found == [(1, "a = 5"), (1, "c = a + 1"), (2, "x = []"), (2, "x.append(c)"), (2, "y = [b for b in x]"), (3, "assert y == [6]")]
+    assert found == [(0, "import math"), (1, "a = math.floor(5)"), (1, "c = a + 1"), (2, "x = []"), (2, "x.append(c)"), (2, "y = [b for b in x]"),
+                     (3, "assert y == [6]")]
 
 
 def test_a_library_function_is_changed_wherever_it_is_held():
