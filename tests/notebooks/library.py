@@ -4,7 +4,6 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
-import random
 import re
 import sys
 from collections.abc import Iterator

@@ -142,16 +142,18 @@ def perturbed(node: ast.AST, parent: ast.AST, data: bool, inputs: bool) -> Itera
             yield ast.Constant(not node.value)
         case ast.Constant(value=int() | float() as value) if not data and not isinstance(value, bool) and not sized(node, parent, inputs):
             yield ast.Constant(value + 1 if isinstance(value, int) else 2 * value or 1.0)
-        case ast.Constant(value=str() as word) if word in CONVENTIONS:
-            yield ast.Constant(CONVENTIONS[word])
+        case ast.Constant(value=str() as word) if word in CONVENTIONS or inputs and isinstance(parent, DISPLAYS):
+            yield ast.Constant(CONVENTIONS.get(word, f"not {word}"))
         case ast.Name(id=name) if name in FUNCTIONS and called(node, parent, 2 * (name in OVER_ALL)):
             yield ast.Name({"sum": "max"}.get(name, FUNCTIONS[name]), ast.Load())
         case ast.Attribute(value=value, attr=name) if name in FUNCTIONS and called(node, parent, name in OVER_ALL):
             yield ast.Attribute(value, FUNCTIONS[name], ast.Load())
         case ast.Attribute(value=value, attr="T" | "mT"):
             yield value
-        case ast.Subscript(value=value, slice=ast.Tuple(elts=[ast.Name() as i, ast.Name() as j])):
-            yield ast.Subscript(value, ast.Tuple([j, i], ast.Load()), node.ctx)
+        case ast.Subscript(value=value, slice=ast.Tuple(elts=[ast.Name() as i, ast.Name() as j]), ctx=context):
+            yield ast.Subscript(value, ast.Tuple([j, i], ast.Load()), context)
+        case ast.Subscript(value=value, slice=ast.Name() | ast.Tuple(elts=[*_, ast.Name()]), ctx=ast.Load()):
+            yield value
         case ast.Expr(value=ast.Call(func=ast.Attribute(attr=name))) if name != "manual_seed":
             yield ast.Pass()
 

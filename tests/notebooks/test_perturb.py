@@ -3,9 +3,11 @@ import ast
 
 import pytest
 
-from tests.notebooks import perturb
+from tests.notebooks.equations import LIST
+from tests.notebooks.library import changes, watched
 from tests.notebooks.mutants import decisive, sites
 from tests.notebooks.slices import feeding
+from tests.notebooks.trial import FEW, MANY, forked, of_chapter
 
 CELLS = (
     "import math\nslope = 3\ndef line(t):\n    return slope * t + 1",
@@ -20,12 +22,12 @@ CELLS = (
 
 @pytest.fixture
 def verdicts(monkeypatch):
-    monkeypatch.setattr(perturb, "sources", lambda path: CELLS)
+    monkeypatch.setattr("tests.notebooks.trial.sources", lambda path: CELLS)
     monkeypatch.setattr("tests.notebooks.equations.sources", lambda path: CELLS)
 
     def verdicts(*words):
         proofs = [f"chapters/toy.ipynb: {word}" for word in words]
-        return perturb.forked(perturb.of_chapter, proofs, perturb.MANY, 0)
+        return forked(of_chapter, proofs, MANY, 0)
 
     return verdicts
 
@@ -50,6 +52,7 @@ def test_an_assert_that_is_never_reached_or_is_false_proves_nothing(verdicts):
     ("pe[:, 0::2] = theta.sin()", ["0 -> 1", "theta.sin -> theta.cos"]),
     ("c = max(-2, min(2, o))", ["max -> min", "-2 -> 2", "2 -> 3", "min -> max", "2 -> 3"]),
     ("a = q @ r[j, i]", ["q @ r[j, i] -> r[j, i] @ q", "r[j, i] -> r[i, j]"]),
+    ("y = x[perm][:, perm]", ["x[perm][:, perm] -> x[perm]", "x[perm] -> x"]),
     ("o = geometry.offsets('key_minus_query')", ["'key_minus_query' -> 'query_minus_key'"]),
     ("x = torch.tensor([1.0, -2.0]).sum(0)", ["torch.tensor([1.0, -2.0]).sum -> torch.tensor([1.0, -2.0]).mean"]),
     ("print(a + b)\nrequire(a < b, f'{a + b}')", []),
@@ -59,16 +62,16 @@ def test_one_piece_changes_at_a_time_and_data_and_words_do_not(code, changed):
 
 
 def test_data_and_sizes_change_where_they_are_asked_for():
-    tree = ast.parse("x = torch.zeros(2, atol=1) + torch.tensor([1.0, -2.0])")
+    tree = ast.parse("x = torch.zeros(2, atol=1) + torch.tensor([1.0, -2.0])\nmode = {'mode'}")
     asked = {str(site).partition(": ")[2] for site in sites(tree, inputs=True)} - {str(site).partition(": ")[2] for site in sites(tree)}
-    assert asked == {"2 -> 3", "[1.0, -2.0] -> [1.0]", "1.0 -> 2.0", "-2.0 -> 2.0", "2.0 -> 4.0"}
+    assert asked == {"2 -> 3", "[1.0, -2.0] -> [1.0]", "1.0 -> 2.0", "-2.0 -> 2.0", "2.0 -> 4.0", "'mode' -> 'not mode'"}
 
 
 @pytest.mark.parametrize("condition, changed", [
     ("gap < 1e-12 and n == 8", []),
     ("(norm - 32 ** 0.5).abs().max() < 1e-12", ["norm - 32 ** 0.5 -> norm + 32 ** 0.5", "norm - 32 ** 0.5 -> norm", "32 ** 0.5 -> 32 * 0.5",
                                                 "32 -> 33", "0.5 -> 1.0"]),
-    ("all((m[i] == 0) == (j <= i) for i in range(4))", ["m[i] == 0 -> m[i] != 0", "0 -> 1", "j <= i -> j < i"]),
+    ("all((m[i] == 0) == (j <= i) for i in range(4))", ["m[i] == 0 -> m[i] != 0", "m[i] -> m", "0 -> 1", "j <= i -> j < i"]),
 ])
 def test_a_named_assert_keeps_its_comparison_and_its_bare_numbers(condition, changed):
     tree = ast.Module([decisive(ast.parse(f"assert {condition}").body[0])], [])
@@ -85,7 +88,6 @@ def test_what_an_assert_depends_on_is_found_across_cells():
 
 def test_a_library_function_is_changed_wherever_it_is_held():
     from positionlib.mechanisms.alibi import alibi_slopes
-    from tests.notebooks.library import changes, watched
 
     with watched() as functions:
         before = alibi_slopes(8).tolist()
@@ -96,9 +98,9 @@ def test_a_library_function_is_changed_wherever_it_is_held():
         change.apply()
         return alibi_slopes(8).tolist()
 
-    assert any(perturb.forked(after, change) not in (None, before) for change in sought)
+    assert any(forked(after, change) not in (None, before) for change in sought)
 
 
 def test_the_equations_of_a_chapter_notice():
-    proofs = sorted({entry["proof"] for entry in perturb.LIST if "0x05-" in entry["proof"] and "equation" in entry})
-    assert all(verdict.holds for verdict in perturb.forked(perturb.of_chapter, proofs, perturb.FEW, 0))
+    proofs = sorted({entry["proof"] for entry in LIST if "0x05-" in entry["proof"] and "equation" in entry})
+    assert all(verdict.holds for verdict in forked(of_chapter, proofs, FEW, 0))
