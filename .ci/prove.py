@@ -1,6 +1,7 @@
 """Prove the project: run every step, go on after a failure, and say at the end what was seen.
 
-The exit status is 0 only if every step's was. `--all` adds the slow tests, more examples of the properties, and the mutation run.
+The exit status is 0 only if every step's was. `--all` adds the slow tests, more examples of the properties, the mutation run, and a sample
+of the perturbed equations (`python -m tests.notebooks.perturb` takes all of them).
 """
 import argparse
 import os
@@ -45,6 +46,7 @@ MORE = [
     Step("slow tests", pytest("-m", "slow", "-n", "2", "--dist", "loadfile"), limit=3600),
     Step("properties, ten times the examples", pytest("--hypothesis-profile=thorough", "-n", "2", "tests/properties"), limit=1800),
     Step("mutation run", [PYTHON, "-m", "tests.mutations"], limit=3600),
+    Step("equations, perturbed", [PYTHON, "-m", "tests.notebooks.perturb", "--sample", "60"]),
 ]
 
 
@@ -84,7 +86,7 @@ def counts(status: int, said: str) -> dict[str, int]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--all", action="store_true", help="also the slow tests, more examples and the mutation run")
+    parser.add_argument("--all", action="store_true", help="also the slow tests, more examples, the mutation run and perturbed equations")
     steps = STEPS + (MORE if parser.parse_args().all else [])
 
     if not any(map(shutil.which, BROWSERS)):

@@ -1,37 +1,23 @@
 """Every display equation, statement and number of the source article names the assert that proves it: book/pages/equations.yml.
 
 A proof is a chapter and words of one assert's message in it, or a test by its node id. Chapters are executed and tests run by the same
-suite, so what is named here has run; that it is there at all, once and with a condition, is proved here.
+suite, so what is named here has run; that it is there at all, once and with a condition, is proved here. That it fails when the
+equation is perturbed is proved by tests/notebooks/perturb.py.
 """
 import ast
 import re
 from collections import Counter
-from functools import cache
 
-import nbformat
 import pytest
-import yaml
 
 from positionlib.sections import SECTIONS
+from tests.notebooks.equations import LIST, told
 from tests.notebooks.rules import ROOT, chapters_in_toc
 
-LIST = yaml.safe_load((ROOT / "book/pages/equations.yml").read_text("utf-8"))
 EQUATIONS = {  # display equations of each section of the article, counted there: 99
     "0x01": 16, "0x02A": 1, "0x03": 1, "0x03A": 7, "0x05": 6, "0x06": 20, "0x07": 6, "0x09A": 1, "0x09B": 10, "0x09C": 6, "0x09D": 9, "0x09F": 13,
     "0x0A": 2, "0x0D": 1,
 }
-
-
-@cache
-def asserts(path: str) -> tuple[tuple[str, str], ...]:
-    """(condition, message) of every assert in a chapter's code."""
-    cells = nbformat.read(ROOT / path, as_version=4).cells
-    nodes = [node for cell in cells if cell.cell_type == "code" for node in ast.walk(ast.parse(cell.source)) if isinstance(node, ast.Assert)]
-    return tuple((ast.unparse(node.test), _words(node.msg)) for node in nodes if node.msg is not None)
-
-
-def _words(message: ast.expr) -> str:
-    return "".join(str(part.value) for part in ast.walk(message) if isinstance(part, ast.Constant))
 
 
 def proved(proof: str) -> str:
@@ -39,8 +25,7 @@ def proved(proof: str) -> str:
     path, _, words = proof.partition(": ")
     if path.endswith(".ipynb"):
         assert ROOT / path in chapters_in_toc(), f"{path} is no chapter"
-        told = [(condition, message) for condition, message in asserts(path) if words in message]
-        found = {condition for condition, message in told if message == words} or {condition for condition, _ in told}
+        found = {ast.unparse(node.test) for _, node in told(path, words)}
         assert len(found) == 1, f"{proof}: {len(found)} asserts say so, expected one"
         return found.pop()
     path, _, name = proof.partition("::")

@@ -11,7 +11,7 @@ from positionlib.sections import SECTIONS
 from tests.notebooks.rules import chapters_in_toc
 
 PAGE = {path.stem: path.read_text("utf-8") for path in sorted((ROOT / "book/pages").glob("*.md"))}
-SLOTS = {"index": ["chapters"], "evidence": ["speeds", "claims"], "symbols": ["symbols"]}
+SLOTS = {"index": ["chapters"], "evidence": ["speeds", "claims"], "symbols": ["symbols"], "kernels": ["costs", "gpu"]}
 
 
 @pytest.mark.parametrize("page, slots", SLOTS.items())
