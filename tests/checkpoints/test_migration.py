@@ -164,3 +164,13 @@ def test_a_migration_that_is_not_fully_named_is_refused(changes, field):
                                             ({"position_ids": torch.arange(4).half()}, "position_ids"), ({"moments": {"exp_avg": 0.0}}, "moments.exp_avg")])
 def test_bad_tables_are_refused(changes, field):
     refused(lambda: table(**changes), field)
+
+
+@pytest.mark.parametrize("rows, more, shards", [(4, 2, 1), (4, 5, 3), (5, 1, 4), (6, 3, 6)])
+def test_shards_are_cut_as_torch_cuts_them_and_anew_for_a_longer_table(rows, more, shards):
+    new = grown(table(rows, shards=shards), rows + more)
+    for cut in (table(rows, shards=shards), new):
+        parts = [part for first, last in cut.shard_rows if len(part := cut.weight[first:last])]
+        assert len(cut.shard_rows) == shards and all(map(torch.equal, parts, cut.weight.chunk(shards))) and torch.equal(torch.cat(parts), cut.weight)
+    for wrong in (0, rows + 1, 1.5):
+        refused(lambda: table(rows, shards=wrong), "shards")
