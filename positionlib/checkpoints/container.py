@@ -147,12 +147,12 @@ def _entry(name: str, told: Any, room: int) -> Entry:
     require(_counts(shape) and len(shape) <= 16, f"{name}.shape", shape, "a list of at most 16 whole numbers, none below 0", "Write it again as safetensors.")
     require(_counts(offsets) and len(offsets) == 2 and offsets[0] <= offsets[1] <= room, f"{name}.data_offsets", offsets,
             f"[start, end] within the {room} bytes behind the header", "It is truncated, or was written by hand: fetch it again.")
-    size = math.prod(shape) * DTYPES[dtype].itemsize
-    require(offsets[1] - offsets[0] == size, f"{name}.data_offsets", offsets, f"two places {size} bytes apart, the size of {shape} in {dtype}",
-            "The header contradicts itself: fetch the file again.")
     # An empty tensor has no bytes to be compared with, and its strides must be numbers all the same.
     require(math.prod(max(n, 1) for n in shape) * DTYPES[dtype].itemsize < 2**63, f"{name}.shape", shape, "fewer than 2^63 bytes",
             "Write it again as safetensors.")
+    size = math.prod(shape) * DTYPES[dtype].itemsize
+    require(offsets[1] - offsets[0] == size, f"{name}.data_offsets", offsets, f"two places {size} bytes apart, the size of {shape} in {dtype}",
+            "The header contradicts itself: fetch the file again.")
     return Entry(DTYPES[dtype], tuple(shape), *offsets)
 
 

@@ -126,7 +126,7 @@ GOOD = raw({"x": entry()}, bytes(8))
     (raw({"x": entry(shape=[1] * 17, offsets=(0, 4))}, bytes(4)), "x.shape", "at most 16"),
     (raw({"x": entry(shape=(2**40,), offsets=(0, 2**42))}, bytes(8)), "x.data_offsets", "within the 8 bytes"),
     (GOOD[:-1], "x.data_offsets", "truncated"),
-    (raw({"x": entry(shape=(2**62, 2**62))}, bytes(8)), "x.data_offsets", "bytes apart"), (raw({"x": entry(shape=(2**63, 0))}), "x.shape", "whole numbers"),
+    (raw({"x": entry(shape=(2**62, 2**62))}, bytes(8)), "x.shape", "fewer than 2^63 bytes"), (raw({"x": entry(shape=(2**63, 0))}), "x.shape", "whole numbers"),
     (raw({"x": entry(shape=(0, 2**62), offsets=(0, 0))}), "x.shape", "2^63"), (raw({"x": entry(offsets=(4, 12))}, bytes(12)), "x", "bytes from 0 on"),
     *((raw({"x": entry(offsets=offsets)}, bytes(8)), "x.data_offsets", "within the 8 bytes") for offsets in ((8, 0), (0, 8, 8), (-8, 0), (0.0, 8.0))),
     (raw({"x": entry(), "y": entry(offsets=(4, 12))}, bytes(12)), "y", "bytes from 8 on"),

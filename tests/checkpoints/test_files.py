@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from positionlib.checkpoints import PositionCheckpointContract, contract, convert, read_checkpoint, read_safetensors
 from positionlib.checkpoints.__main__ import main
-from positionlib.checkpoints.files import DTYPES, HEADER_LIMIT
+from positionlib.checkpoints.container import DTYPES, HEADER_LIMIT
 from positionlib.errors import PositionContractError
 from tests.checkpoints.peers import FIXTURES
 from tests.refusals import refused
