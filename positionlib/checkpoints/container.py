@@ -70,7 +70,7 @@ class Container:
         Raises
         ------
         PositionContractError
-            a name that is not there, or bytes that have gone since the file was opened.
+            a name that is not there, a boolean that is neither 0 nor 1, or bytes that have gone since the file was opened.
         """
         require(name in self.entries, name, None, f"a tensor of this file, one of {', '.join(self.entries) or 'none'}"[:400], "Read the file that holds it.")
         entry = self.entries[name]
@@ -81,8 +81,9 @@ class Container:
                 "Nobody may write a file that is read: replace it as a whole.")
         if not data:
             return torch.empty(entry.shape, dtype=entry.dtype)
-        tensor = torch.frombuffer(data, dtype=torch.uint8 if entry.dtype == torch.bool else entry.dtype).reshape(entry.shape)
-        return tensor != 0 if entry.dtype == torch.bool else tensor  # a byte of 2 is no boolean that torch knows
+        # A byte of 2 is no boolean that torch knows, and no digest would be that of the tensor.
+        require(entry.dtype != torch.bool or not data.translate(None, b"\x00\x01"), name, "a byte above 1", "0 or 1, as BOOL", "Write it again as safetensors.")
+        return torch.frombuffer(data, dtype=entry.dtype).reshape(entry.shape)
 
     def state(self, prefix: str = "") -> dict[str, Tensor]:
         """The tensors whose names begin with ``prefix``, named by what follows it."""
