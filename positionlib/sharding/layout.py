@@ -18,7 +18,7 @@ from positionlib.mechanisms import (
     ALiBi, BertRelative, DeBERTa, EdgeRelative, GraphBias, GraphPath, GridBias, MusicRelative, NoPE, Rotary, ShawRelative, T5Bias, TUPE, TransformerXL,
 )
 from positionlib.mechanisms.deberta import DisentangledScores
-from positionlib.mechanisms.graph import PairBias
+from positionlib.mechanisms.graph_bias import DistanceBias, PairBias
 from positionlib.mechanisms.grid_bias import AxisBias
 from positionlib.mechanisms.shaw import EdgeRelation
 from positionlib.mechanisms.shaw_variants import QueryKeyRelation
@@ -81,6 +81,7 @@ TERMS: dict[type, dict[str, tuple[int, int]]] = {
     DisentangledScores: {"pos_key": (0, 3), "pos_query": (0, 3)},
     UntiedScores: {"bias": (1, 4)},
     PairBias: {"pairs": (0, 3)},
+    DistanceBias: {"table": (1, 2), "path": (0, 3)},
     AxisBias: {"tables": (0, 2)},
 }
 
