@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -51,3 +52,28 @@ class ByClass:
     bias: Float[Tensor, "C H"] | None = None
     pair_bias: Float[Tensor, "B H Q K"] | None = None
     content: bool = True
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ByLine:
+    """A term whose queries meet the keys with one bias and a row for the pair's offset with another: what the fused kernel needs of it.
+
+    s_ij = scale · ((q_i + content_bias)·k_j + (q_i + position_bias)·rows[clamp(j − i − first, 0, W − 1)]), the offset key minus query.
+    The two ends of the line, W > 1, serve all offsets beyond.
+    """
+
+    rows: Float[Tensor, "H W D"]
+    first: int
+    content_bias: Float[Tensor, "H D"]
+    position_bias: Float[Tensor, "H D"]
+
+
+@runtime_checkable
+class OnALine(Protocol):
+    """A term that can be written as :class:`ByLine`."""
+
+    def line(self, first: int, last: int) -> tuple[int, int]:
+        """The offsets, key minus query, that have rows of their own where first..last occur."""
+
+    def by_line(self, first: int, last: int) -> ByLine:
+        """The term with a row for each of first..last."""

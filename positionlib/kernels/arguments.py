@@ -21,6 +21,7 @@ class Call(NamedTuple):
     classes : integers [*B, Q, K], a class for each pair instead; the same for both.
     query_scores, key_scores : [B, H, Q, C] and [B, H, K, C], added to the scores by class, in the dtype of sums.
     pair_bias : [B, H, Q, K], added to the scores.
+    query_rows2, offset_rows : [B, H, Q, D] and [H, W, D], of which scale · query_rows2_i · offset_rows[clamp(j − i + span, 0, W − 1)] is added.
     mass_classes : C, to have the mass of each class [B, H, Q, C]; 0 for none. ``out`` then keeps the dtype of sums.
     """
 
@@ -68,7 +69,7 @@ class Parts(NamedTuple):
     """What some mechanisms read or fill in a tile besides the scores; a kernel compiles no code for what is None.
 
     ``d_`` is the gradient of what follows: of ``mass`` it is given, of the others it is filled. ``class_count`` is C where ``classes``
-    are given for each pair.
+    are given for each pair, ``offset_count`` how many ``offset_rows`` there are, and ``scratch`` a slab of memory for each program.
     """
 
     class_of: Strided | None = None
@@ -90,4 +91,5 @@ class Parts(NamedTuple):
     d_query_rows2: Strided | None = None
     d_key_rows2: Strided | None = None
     d_cls: Strided | None = None
-    d_offset_rows: Strided | None = None
+    offset_count: int = 0
+    scratch: Tensor | None = None

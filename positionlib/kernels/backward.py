@@ -14,6 +14,7 @@ import triton.language as tl
 
 from positionlib.kernels.classes import add_by_class, add_mass_gradient, add_parts, pair_classes, pointers
 from positionlib.kernels.tile import hide, index_range, load_row, load_tile, readable_keys
+from positionlib.kernels.transformer_xl import add_query_gradient, end_sums, shifted, with_ends
 
 
 @triton.jit
@@ -23,7 +24,7 @@ def query_gradients(
     query_position_stride, key_position_stride, key_active_stride, query_segment_stride, key_segment_stride,
     heads, group, n_queries, n_keys, width, span, scale,
     SCORE: tl.constexpr, FOLD: tl.constexpr, CAUSAL: tl.constexpr, UPCAST: tl.constexpr, ACC: tl.constexpr, PRECISION: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, SCAN: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, SCAN: tl.constexpr, WINDOW: tl.constexpr, RING: tl.constexpr,
 ):  # fmt: skip
     """Write DELTA [B, H, Q], D_Q [B, H, Q, D] and ENDS [2, B, H, Q], FOLD's sums. D_LSE and ENDS may be None; the rest as in ``tile``."""
     query_tiles = tl.cdiv(n_queries, BLOCK_M)
@@ -49,6 +50,13 @@ def query_gradients(
     if CAUSAL:
         _, stop = index_range(KEY_POSITION + b * key_position_stride[0], key_position_stride[1], n_keys, -(2**63), tl.max(q_position, 0), SCAN)
 
+    if PARTS.offset_rows is not None:
+        q2_at = PARTS.query_rows2.at + b * PARTS.query_rows2.stride[0] + h * PARTS.query_rows2.stride[1]
+        q2 = load_tile(q2_at, row, d, PARTS.query_rows2.stride[2], PARTS.query_rows2.stride[3], has_row, has_d, UPCAST)
+        d_q2 = tl.zeros((BLOCK_M, BLOCK_D), ACC)
+        line_at = PARTS.offset_rows.at + h * PARTS.offset_rows.stride[0]
+        slab_at = PARTS.scratch + tl.program_id(0).to(tl.int64) * (BLOCK_M * (RING * WINDOW + BLOCK_N))
+        held, held_stop = 0, 0
     d_q = tl.zeros((BLOCK_M, BLOCK_D), ACC)
     first, last = tl.zeros((BLOCK_M,), ACC), tl.zeros((BLOCK_M,), ACC)
     for start in range(0, stop, BLOCK_N):
@@ -58,6 +66,10 @@ def query_gradients(
         k = load_tile(K + b * k_stride[0] + key_head * k_stride[1], d, column, k_stride[3], k_stride[2], has_d, readable, UPCAST)
         v = load_tile(V + b * v_stride[0] + key_head * v_stride[1], d, column, v_stride[3], v_stride[2], has_d, readable, UPCAST)
 
+        if PARTS.offset_rows is not None:
+            z, held, held_stop = shifted(
+                q2, q_position, has_row, k_position, readable, held, held_stop, line_at, PARTS.offset_rows.stride, slab_at,
+                d, has_d, span, PARTS.offset_count, scale, ACC, PRECISION, WINDOW, RING, 0)  # fmt: skip
         offset = k_position[None, :] - q_position[:, None]
         has = has_row[:, None] & readable[None, :]
         c = pair_classes(PARTS, 0, offset, span, b, row[:, None], column[None, :], has)
@@ -65,6 +77,8 @@ def query_gradients(
         s = tl.dot(q, k, input_precision=PRECISION, out_dtype=ACC) * scale
         s = SCORE(s, offset, head, TABLE, span)
         s = add_parts(s, PARTS, c, key_c, b, h, row[:, None], column[None, :], has)
+        if PARTS.offset_rows is not None:
+            s += z
         k_segment = load_row(KEY_SEGMENT, key_segment_stride, b, column, readable)
         s = hide(s, offset, has, q_segment, k_segment, CAUSAL, 0)
 
@@ -73,11 +87,18 @@ def query_gradients(
         d_p = add_mass_gradient(d_p, PARTS, c, b, h, row[:, None], has)
         ds = p * (d_p - delta[:, None])  # p_ij (G_i·v_j − δ_i)
         d_q += tl.dot(ds.to(k.dtype), tl.trans(k), input_precision=PRECISION, out_dtype=ACC)  # Σ_j ds_ij k_j
-        if ENDS is not None:
+        if ENDS is not None and FOLD is not None:
             to_first, to_last = FOLD(ds, offset, span)
             first += to_first
             if to_last is not None:
                 last += to_last
+        if PARTS.offset_rows is not None:
+            to_first, to_last = end_sums(ds, offset, span, PARTS.offset_count)
+            first += to_first
+            last += to_last
+            d_q2 = add_query_gradient(
+                d_q2, ds, q2, q_position, has_row, k_position, readable, line_at, PARTS.offset_rows.stride,
+                slab_at + BLOCK_M * RING * WINDOW, d, has_d, span, PARTS.offset_count, ACC, PRECISION, WINDOW)  # fmt: skip
         if PARTS.d_query_scores is not None:
             add_by_class(PARTS.d_query_scores, ds, c, b, h, row, has_row, has)
         if PARTS.d_pair_bias is not None:
@@ -85,6 +106,10 @@ def query_gradients(
 
     d_q_at = D_Q + b * d_q_stride[0] + h * d_q_stride[1] + wide_row[:, None] * d_q_stride[2] + d.to(tl.int64)[None, :] * d_q_stride[3]
     tl.store(d_q_at, (d_q * scale).to(D_Q.dtype.element_ty), mask=has_row[:, None] & has_d[None, :])
+    if PARTS.d_query_rows2 is not None:
+        d_q2 = with_ends(d_q2, first, last, line_at, PARTS.offset_rows.stride, d, has_d, PARTS.offset_count) * scale
+        d_q2_at = pointers(PARTS.d_query_rows2, b, h, row[:, None], d[None, :])
+        tl.store(d_q2_at, d_q2.to(PARTS.d_query_rows2.at.dtype.element_ty), mask=has_row[:, None] & has_d[None, :])
     if ENDS is not None:
         ends_at = ENDS + b * ends_stride[1] + h * ends_stride[2] + wide_row * ends_stride[3]
         tl.store(ends_at, first, mask=has_row)
@@ -98,7 +123,7 @@ def key_gradients(
     query_position_stride, key_position_stride, key_active_stride, query_segment_stride, key_segment_stride,
     heads, group, n_queries, n_keys, width, span, scale,
     SCORE: tl.constexpr, CAUSAL: tl.constexpr, UPCAST: tl.constexpr, ACC: tl.constexpr, PRECISION: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, SCAN: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, SCAN: tl.constexpr, WINDOW: tl.constexpr, RING: tl.constexpr,
 ):  # fmt: skip
     """Write D_K and D_V [B, Hkv, K, D], summed over the query heads that share a key head. Tiles lie [keys, queries]."""
     key_tiles, key_heads = tl.cdiv(n_keys, BLOCK_N), heads // group
@@ -117,6 +142,8 @@ def key_gradients(
         nearest = tl.min(tl.where(readable, k_position, 2**63 - 1), 0)
         begin, _ = index_range(QUERY_POSITION + b * query_position_stride[0], query_position_stride[1], n_queries, nearest, 2**63 - 1, SCAN)
 
+    if PARTS.offset_rows is not None:
+        slab_at = PARTS.scratch + tl.program_id(0).to(tl.int64) * (BLOCK_M * RING * WINDOW)
     d_k = tl.zeros((BLOCK_N, BLOCK_D), ACC)
     d_v = tl.zeros((BLOCK_N, BLOCK_D), ACC)
     for member in range(group):
@@ -133,6 +160,14 @@ def key_gradients(
             delta = tl.load(DELTA + b * delta_stride[0] + h * delta_stride[1] + wide_row * delta_stride[2], mask=has_row, other=0.0)
             q_position = load_row(QUERY_POSITION, query_position_stride, b, row, has_row)
 
+            if PARTS.offset_rows is not None:
+                q2_at = PARTS.query_rows2.at + b * PARTS.query_rows2.stride[0] + h * PARTS.query_rows2.stride[1]
+                q2 = load_tile(q2_at, row, d, PARTS.query_rows2.stride[2], PARTS.query_rows2.stride[3], has_row, has_d, UPCAST)
+                line_at = PARTS.offset_rows.at + h * PARTS.offset_rows.stride[0]
+                held, held_stop = 0, 0  # of other queries: nothing that serves these
+                z, held, held_stop = shifted(
+                    q2, q_position, has_row, k_position, readable, held, held_stop, line_at, PARTS.offset_rows.stride, slab_at,
+                    d, has_d, span, PARTS.offset_count, scale, ACC, PRECISION, WINDOW, RING, 1)  # fmt: skip
             offset = k_position[:, None] - q_position[None, :]
             has = readable[:, None] & has_row[None, :]
             c = pair_classes(PARTS, 0, offset, span, b, row[None, :], column[:, None], has)
@@ -140,6 +175,8 @@ def key_gradients(
             s = tl.dot(k, q, input_precision=PRECISION, out_dtype=ACC) * scale
             s = SCORE(s, offset, head, TABLE, span)
             s = add_parts(s, PARTS, c, key_c, b, h, row[None, :], column[:, None], has)
+            if PARTS.offset_rows is not None:
+                s += z
             q_segment = load_row(QUERY_SEGMENT, query_segment_stride, b, row, has_row)
             s = hide(s, offset, has, q_segment, k_segment, CAUSAL, 1)
 

@@ -25,7 +25,7 @@ from positionlib.kernels.admission import KINDS, interpreted
 from positionlib.kernels.arguments import LEARNED, Call
 from positionlib.kernels.launch import backward_calls, forward_call
 
-MECHANISMS = (*KINDS, "shaw", "deberta", "graph")  # these read by class: Shaw's key and value, both terms of DeBERTa, distances and paths
+MECHANISMS = (*KINDS, "shaw", "deberta", "graph", "transformer_xl")  # by class: Shaw's key and value, both terms of DeBERTa, distances and paths; then by line
 SHARED_LIMIT = {80: 166_912, 90: 232_448}  # bytes a block may use, by architecture
 DTYPES = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
 QUERIES = {"prefill": 1001, "decode": 1}  # the forward kernel has a tile for each
@@ -91,7 +91,8 @@ def compile_kernel(kind: str, arch: int, dtype: str, width: int, part: str) -> R
     class_of, pairs = torch.empty(2, 2 * span + 1, dtype=torch.int32, device="meta"), torch.empty(batch, heads, queries, keys, device="meta")
     own = {"shaw": {"class_of": class_of, "query_scores": by_query, "mass_classes": 2 * span + 1},
            "deberta": {"class_of": class_of, "query_scores": by_query, "key_scores": by_key},
-           "graph": {"classes": pairs[:, 0].to(torch.uint8), "query_scores": by_query, "pair_bias": pairs}}.get(kind, {})
+           "graph": {"classes": pairs[:, 0].to(torch.uint8), "query_scores": by_query, "pair_bias": pairs},
+           "transformer_xl": {"query_rows2": q, "offset_rows": torch.empty(heads, 2 * span + 1, width, **floats)}}.get(kind, {})
     score = kind if kind in KINDS else "content"
     inputs = Call(q, k, k, row, column, column.bool(), row, column, table, score, span, True, 0.125, **own)
     mass, sums = (by_query, q.float()) if inputs.mass_classes else (None, q)
@@ -100,7 +101,9 @@ def compile_kernel(kind: str, arch: int, dtype: str, width: int, part: str) -> R
     else:
         ends, inner = lse.new_empty(2, *lse.shape), lse.new_empty(batch, heads, 2 * span - 1)
         gradients = {name: getattr(inputs, name) for name in LEARNED if name != "table" and getattr(inputs, name) is not None}
-        calls = backward_calls(gradients, None if score == "content" else ends, inner if kind == "t5" else None, lse, q, lse, mass, sums, lse, inputs)
+        inner = {"t5": inner, "transformer_xl": inner[..., None].expand(-1, -1, -1, width)}.get(kind)
+        ends = None if score == "content" and kind != "transformer_xl" else ends
+        calls = backward_calls(gradients, ends, inner, lse, q, lse, mass, sums, lse, inputs)
         if BACKWARD.index(part) >= len(calls):
             return None
         call = calls[BACKWARD.index(part)]

@@ -19,7 +19,7 @@ def tile_sizes(width: int, queries: int, element_size: int) -> dict[str, int]:
         m, n, warps, stages = 64, 32, 8, 2
     if decoding:
         m, n, warps, stages = 16, 32, 8 if element_size > 2 else 4, 3
-    return _sizes(m, n, block_d, warps, stages)
+    return _sizes(m, n, block_d, warps, stages) | _ring(m, n)
 
 
 def query_tile_sizes(width: int, element_size: int) -> dict[str, int]:
@@ -28,12 +28,12 @@ def query_tile_sizes(width: int, element_size: int) -> dict[str, int]:
     if element_size > 2:
         m, n, warps, stages = 32 if block_d <= 64 else 16, 32, 8, 2
     elif block_d <= 64:
-        m, n, warps, stages = 128, 64 if _warp_groups() else 32, 8, 3
+        m, n, warps, stages = 128, 32, 8, 3
     elif block_d <= 128:
         m, n, warps, stages = 128 if _warp_groups() else 64, 32, 8, 2
     else:
         m, n, warps, stages = 32, 32, 8, 1
-    return _sizes(m, n, block_d, warps, stages)
+    return _sizes(m, n, block_d, warps, stages) | _ring(m, n)
 
 
 def key_tile_sizes(width: int, element_size: int) -> dict[str, int]:
@@ -47,7 +47,7 @@ def key_tile_sizes(width: int, element_size: int) -> dict[str, int]:
         m, n, warps, stages = (16, 128, 8, 2) if _warp_groups() else (32, 32, 8, 2)
     else:
         m, n, warps, stages = 16, 32, 8, 1
-    return _sizes(m, n, block_d, warps, stages)
+    return _sizes(m, n, block_d, warps, stages) | _ring(m, n)
 
 
 def band_tile_sizes(width: int, element_size: int) -> dict[str, int]:
@@ -78,3 +78,9 @@ def _block_d(width: int) -> int:
 
 def _sizes(m: int, n: int, block_d: int, warps: int, stages: int) -> dict[str, int]:
     return {"BLOCK_M": m, "BLOCK_N": n, "BLOCK_D": block_d, "SCAN": 1024, "num_warps": warps, "num_stages": stages}
+
+
+def _ring(m: int, n: int) -> dict[str, int]:
+    """Windows of offsets (``transformer_xl``): a new one for each tile of keys, and as many as the offsets of a tile can touch."""
+    window = min(n, 64)
+    return {"WINDOW": window, "RING": -(-(m + n + window - 2) // window)}

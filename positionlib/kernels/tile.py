@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 
 from positionlib.kernels.classes import add_by_class, add_parts, pair_classes
+from positionlib.kernels.transformer_xl import shifted
 
 
 @triton.jit
@@ -23,7 +24,7 @@ def forward_tile(
     query_position_stride, key_position_stride, key_active_stride, query_segment_stride, key_segment_stride,
     heads, group, n_queries, n_keys, width, span, scale,
     SCORE: tl.constexpr, CAUSAL: tl.constexpr, UPCAST: tl.constexpr, ACC: tl.constexpr, PRECISION: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, SCAN: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, SCAN: tl.constexpr, WINDOW: tl.constexpr, RING: tl.constexpr,
 ):  # fmt: skip
     """Write OUT [B, H, Q, D] and LSE [B, H, Q]; every pointer comes with a tuple of its strides in elements.
 
@@ -42,6 +43,13 @@ def forward_tile(
     q_position = load_row(QUERY_POSITION, query_position_stride, b, row, has_row)
     q_segment = load_row(QUERY_SEGMENT, query_segment_stride, b, row, has_row)
 
+    if PARTS.offset_rows is not None:
+        q2_at = PARTS.query_rows2.at + b * PARTS.query_rows2.stride[0] + head.to(tl.int64) * PARTS.query_rows2.stride[1]
+        q2 = load_tile(q2_at, row, d, PARTS.query_rows2.stride[2], PARTS.query_rows2.stride[3], has_row, has_d, UPCAST)
+        line_at = PARTS.offset_rows.at + head.to(tl.int64) * PARTS.offset_rows.stride[0]
+        slab_at = PARTS.scratch + tl.program_id(0).to(tl.int64) * (BLOCK_M * RING * WINDOW)
+        held, held_stop = 0, 0
+
     stop = n_keys
     if CAUSAL:  # whatever the order of the positions, keys after the last one that any row sees are never read
         _, stop = index_range(KEY_POSITION + b * key_position_stride[0], key_position_stride[1], n_keys, -(2**63), tl.max(q_position, 0), SCAN)
@@ -56,6 +64,10 @@ def forward_tile(
             readable = readable_keys(KEY_ACTIVE, key_active_stride, b, column, n_keys)
             k = load_tile(K + b * k_stride[0] + key_head * k_stride[1], d, column, k_stride[3], k_stride[2], has_d, readable, UPCAST)
 
+            if PARTS.offset_rows is not None:
+                z, held, held_stop = shifted(
+                    q2, q_position, has_row, k_position, readable, held, held_stop, line_at, PARTS.offset_rows.stride, slab_at,
+                    d, has_d, span, PARTS.offset_count, scale, ACC, PRECISION, WINDOW, RING, 0)  # fmt: skip
             offset = k_position[None, :] - q_position[:, None]  # key minus query: an exact integer, still to be clamped or cast
             has = has_row[:, None] & readable[None, :]
             c = pair_classes(PARTS, 0, offset, span, b, row[:, None], column[None, :], has)
@@ -63,6 +75,8 @@ def forward_tile(
             s = tl.dot(q, k, input_precision=PRECISION, out_dtype=ACC) * scale
             s = SCORE(s, offset, head, TABLE, span)
             s = add_parts(s, PARTS, c, key_c, b, head.to(tl.int64), row[:, None], column[None, :], has)
+            if PARTS.offset_rows is not None:
+                s += z
             k_segment = load_row(KEY_SEGMENT, key_segment_stride, b, column, readable)
             s = hide(s, offset, readable[None, :], q_segment, k_segment, CAUSAL, 0)
 
