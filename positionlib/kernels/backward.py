@@ -6,14 +6,14 @@ The scores are made again as ``tile`` made them, and with lse_i the probabilitie
     dv_j = Σ_i p_ij G_i      dk_j = scale · Σ_i ds_ij q_i      dq_i = scale · Σ_j ds_ij k_j
 
 (Dao et al. 2022, appendix B.2). Both loops need the whole of δ or the whole of a key's queries, hence two; the first one also
-leaves δ for the others, and FOLD's row sums of ds, from which the gradient of a slope or of a table's ends is added up.
+leaves δ for the others, and row sums of ds, FOLD's or those of a line's ends, from which the gradient of a slope or of a table's ends is added up.
 """
 
 import triton
 import triton.language as tl
 
 from positionlib.kernels.classes import add_by_class, add_mass_gradient, add_parts, pair_classes, pointers
-from positionlib.kernels.tile import hide, index_range, load_row, load_tile, readable_keys
+from positionlib.kernels.tile import hide, index_range, load_row, load_rows, load_tile, readable_keys
 from positionlib.kernels.transformer_xl import add_query_gradient, end_sums, shifted, with_ends
 
 
@@ -51,8 +51,7 @@ def query_gradients(
         _, stop = index_range(KEY_POSITION + b * key_position_stride[0], key_position_stride[1], n_keys, -(2**63), tl.max(q_position, 0), SCAN)
 
     if PARTS.offset_rows is not None:
-        q2_at = PARTS.query_rows2.at + b * PARTS.query_rows2.stride[0] + h * PARTS.query_rows2.stride[1]
-        q2 = load_tile(q2_at, row, d, PARTS.query_rows2.stride[2], PARTS.query_rows2.stride[3], has_row, has_d, UPCAST)
+        q2 = load_rows(PARTS.query_rows2, b, h, row, d, has_row, has_d, UPCAST)
         d_q2 = tl.zeros((BLOCK_M, BLOCK_D), ACC)
         line_at = PARTS.offset_rows.at + h * PARTS.offset_rows.stride[0]
         slab_at = PARTS.scratch + tl.program_id(0).to(tl.int64) * (BLOCK_M * (RING * WINDOW + BLOCK_N))
@@ -161,8 +160,7 @@ def key_gradients(
             q_position = load_row(QUERY_POSITION, query_position_stride, b, row, has_row)
 
             if PARTS.offset_rows is not None:
-                q2_at = PARTS.query_rows2.at + b * PARTS.query_rows2.stride[0] + h * PARTS.query_rows2.stride[1]
-                q2 = load_tile(q2_at, row, d, PARTS.query_rows2.stride[2], PARTS.query_rows2.stride[3], has_row, has_d, UPCAST)
+                q2 = load_rows(PARTS.query_rows2, b, h, row, d, has_row, has_d, UPCAST)
                 line_at = PARTS.offset_rows.at + h * PARTS.offset_rows.stride[0]
                 held, held_stop = 0, 0  # of other queries: nothing that serves these
                 z, held, held_stop = shifted(

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from positionlib.kernels.classes import add_mass_gradient, add_parts, pair_classes
-from positionlib.kernels.tile import hide, index_range, load_row, load_tile, readable_keys
+from positionlib.kernels.tile import hide, index_range, load_row, load_rows, load_tile, readable_keys
 from positionlib.kernels.transformer_xl import add_places, shifted
 
 
@@ -59,8 +59,7 @@ def band_gradients(
         k_position_at = KEY_POSITION + b * key_position_stride[0]
         first, stop = index_range(k_position_at, key_position_stride[1], n_keys, earliest, latest, SCAN)
         if PARTS.offset_rows is not None:
-            q2_at = PARTS.query_rows2.at + b * PARTS.query_rows2.stride[0] + h * PARTS.query_rows2.stride[1]
-            q2 = load_tile(q2_at, row, d, PARTS.query_rows2.stride[2], PARTS.query_rows2.stride[3], has_row, has_d, UPCAST)
+            q2 = load_rows(PARTS.query_rows2, b, h, row, d, has_row, has_d, UPCAST)
             dz = tl.zeros((BLOCK_M, BAND), ACC)
             held, held_stop = 0, 0
 

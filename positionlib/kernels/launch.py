@@ -11,7 +11,7 @@ from torch import Tensor
 
 from positionlib.kernels.admission import interpreted
 from positionlib.kernels.arguments import Call, Parts, Strided
-from positionlib.kernels.sizes import band_tile_sizes, key_tile_sizes, query_tile_sizes, tile_sizes
+from positionlib.kernels.sizes import band_tile_sizes, key_tile_sizes, line_sizes, query_tile_sizes, tile_sizes
 
 CHUNK = 1024  # query rows whose share of a table's gradient one program of ``bands`` adds up
 WHOLE = 2**30  # and of the gradient of offset rows, which are as many as the keys: all rows of a batch row
@@ -60,7 +60,7 @@ def forward_call(out, lse, mass, call: Call) -> tuple:
     from positionlib.kernels import tile
 
     q = call.q
-    sizes = tile_sizes(q.shape[3], q.shape[2], q.element_size())
+    sizes = _sizes("tile", tile_sizes(q.shape[3], q.shape[2], q.element_size()), call)
     grid = _grid(q, sizes["BLOCK_M"])
     parts = _with_slabs(_parts(call, mass=mass), lse, grid, sizes["BLOCK_M"] * sizes["RING"] * sizes["WINDOW"])
     arguments, options = _common((q, call.k, call.v, out, lse), parts, call)
@@ -75,22 +75,26 @@ def backward_calls(gradients, ends, inner, delta, d_out, d_lse, d_mass, out, lse
     width, size = q.shape[3], q.element_size()
     read, d_k, d_v = (q, k, v, d_out, lse, delta), gradients["k"], gradients["v"]
     parts = _parts(call, d_mass=d_mass, **{f"d_{name}": t for name, t in gradients.items() if f"d_{name}" in Parts._fields})
-    sizes = query_tile_sizes(width, size)
+    sizes = _sizes("query", query_tile_sizes(width, size), call)
     grid = _grid(q, sizes["BLOCK_M"])
     slabs = _with_slabs(parts, lse, grid, sizes["BLOCK_M"] * (sizes["RING"] * sizes["WINDOW"] + sizes["BLOCK_N"]))
     arguments, options = _common((*read, out, d_lse, gradients["q"], ends), slabs, call)
     calls = [(backward.query_gradients, grid, arguments, options | sizes | {"FOLD": mechanism(call.kind)[1]})]
-    sizes = key_tile_sizes(width, size)
+    sizes = _sizes("key", key_tile_sizes(width, size), call)
     grid = _grid(k, sizes["BLOCK_N"])
     slabs = _with_slabs(parts, lse, grid, sizes["BLOCK_M"] * sizes["RING"] * sizes["WINDOW"])
     calls.append((backward.key_gradients, grid, _common((*read, d_k, d_v), slabs, call)[0], options | sizes))
     if inner is not None:
-        sizes = band_tile_sizes(width, size)
+        sizes = _sizes("band", band_tile_sizes(width, size), call)
         grid = (-(-inner.shape[2] // sizes["BAND"]) * inner.shape[0] * inner.shape[1],)
         slabs = _with_slabs(parts, lse, grid, sizes["BLOCK_M"] * (sizes["BAND"] + sizes["BLOCK_N"]))
         chunk = CHUNK if call.offset_rows is None else WHOLE
         calls.append((bands.band_gradients, grid, _common((*read, inner), slabs, call)[0], options | sizes | {"CHUNK": chunk}))
     return calls
+
+
+def _sizes(kernel: str, usual: dict[str, int], call: Call) -> dict[str, int]:
+    return usual if call.offset_rows is None else line_sizes(kernel, call.q.shape[3], call.q.shape[2], call.q.element_size())
 
 
 def _with_slabs(parts: Parts, lse: Tensor, grid: tuple[int], size: int) -> Parts:

@@ -62,6 +62,27 @@ def band_tile_sizes(width: int, element_size: int) -> dict[str, int]:
     return _sizes(m, n, block_d, warps, 2) | {"BAND": 32}
 
 
+def line_sizes(kernel: str, width: int, queries: int, element_size: int) -> dict[str, int]:
+    """Sizes of each kernel where a row is read for each offset (``transformer_xl``): a second product, its windows and their places take registers."""
+    block_d, groups = _block_d(width), _warp_groups()
+    warps = 8
+    if element_size > 2:
+        m, n = 32 if block_d <= 64 and kernel != "key" else 16, 32
+    elif kernel == "tile":
+        m, n = 128 if groups else 64, 64 if block_d <= 64 else 32
+    elif kernel == "band":
+        m, n, warps = 64, 32 if block_d <= 64 else 16, 8 if groups and block_d > 64 else 4
+    elif kernel == "query":
+        m, n = (128, 32) if groups and block_d <= 64 else (32, 32)
+    else:
+        m, n = (32, 128) if groups and block_d <= 64 else (32, 32)
+    if block_d > 128:
+        m, n, warps = 16, 32, 8
+    if kernel == "tile" and queries <= 16:
+        m, n = 16, 32
+    return _sizes(m, n, block_d, warps, 1) | ({"BAND": 32} if kernel == "band" else _ring(m, n))
+
+
 def _warp_groups() -> bool:
     """Whether products read their operands from shared memory, four warps together (sm_90 to sm_100): larger tiles fit in registers."""
     if interpreted():

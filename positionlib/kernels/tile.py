@@ -7,7 +7,7 @@ For a query i and the keys j it may see, with s_ij = scale · q_i·k_j changed b
 are built one tile of keys at a time: when the maximum grows from m to m', what was summed so far is multiplied by
 exp(m − m') (Milakov and Gimelshein 2018; Dao et al. 2022, algorithm 1). A program owns one tile of queries of one head, so no
 score leaves the chip: memory grows with Q + K, never with Q · K. The mass of the classes (``classes``) is summed in a second pass over
-the keys, when lse_i is known.
+the keys, when lse_i is known. With one row an offset (``transformer_xl``) the products of a tile pass through a slab of memory of the program's.
 """
 
 import triton
@@ -44,8 +44,7 @@ def forward_tile(
     q_segment = load_row(QUERY_SEGMENT, query_segment_stride, b, row, has_row)
 
     if PARTS.offset_rows is not None:
-        q2_at = PARTS.query_rows2.at + b * PARTS.query_rows2.stride[0] + head.to(tl.int64) * PARTS.query_rows2.stride[1]
-        q2 = load_tile(q2_at, row, d, PARTS.query_rows2.stride[2], PARTS.query_rows2.stride[3], has_row, has_d, UPCAST)
+        q2 = load_rows(PARTS.query_rows2, b, head.to(tl.int64), row, d, has_row, has_d, UPCAST)
         line_at = PARTS.offset_rows.at + head.to(tl.int64) * PARTS.offset_rows.stride[0]
         slab_at = PARTS.scratch + tl.program_id(0).to(tl.int64) * (BLOCK_M * RING * WINDOW)
         held, held_stop = 0, 0
@@ -111,6 +110,12 @@ def load_tile(BASE, i, j, stride_i, stride_j, has_i, has_j, UPCAST: tl.constexpr
     at = BASE + i.to(tl.int64)[:, None] * stride_i + j.to(tl.int64)[None, :] * stride_j
     tile = tl.load(at, mask=has_i[:, None] & has_j[None, :], other=0.0)
     return tile.to(tl.float32) if UPCAST else tile
+
+
+@triton.jit
+def load_rows(PART, b, h, i, d, has_i, has_d, UPCAST: tl.constexpr):
+    """The rows PART[b, h, i] of one of the parts, zeros where masked: [len(i), len(d)]."""
+    return load_tile(PART.at + b * PART.stride[0] + h * PART.stride[1], i, d, PART.stride[2], PART.stride[3], has_i, has_d, UPCAST)
 
 
 @triton.jit

@@ -35,8 +35,10 @@ def shifted(
     first, last = place_range(q_position, has_row, k_position, has_key, span, length)
     for begin in range(first // WINDOW, last // WINDOW + 1, RING):  # once, unless the positions leave gaps
         stop = tl.minimum(begin + RING, last // WINDOW + 1)
-        for window in range(tl.where((held <= begin) & (begin < held_stop), held_stop, begin), stop):
-            t = window * WINDOW + tl.arange(0, WINDOW)
+        missing = tl.where((held <= begin) & (begin < held_stop), held_stop, begin)
+        for n in range(0, stop - missing):
+            # What only the bounds of an inner loop read, Triton 3.7 takes for dead and replaces by its first value: so count from ``missing``.
+            t = (missing + n) * WINDOW + tl.arange(0, WINDOW)
             r = line_rows(ROWS, stride, t, d, length, has_d, q2)
             of_window = tl.dot(q2, tl.trans(r), input_precision=PRECISION, out_dtype=ACC) * scale  # Z[i, t]
             tl.store(SLAB + i[:, None] + (t % (RING * WINDOW))[None, :], of_window)

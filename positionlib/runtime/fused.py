@@ -2,33 +2,36 @@
 
 from __future__ import annotations
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from positionlib import kernels
 from positionlib.capabilities import (
-    BIAS, CAUSAL, CLASS_BIAS, GIVEN_BIAS, KEY_SCORE, NO_CONTENT, OPEN_CLASSES, PAIR_RELATION, QUERY_SCORE, VALUE_SUM, Refusal,
+    BIAS, CAUSAL, CLASS_BIAS, CONTENT_BIAS, FAR, GIVEN_BIAS, KEY_SCORE, NO_CONTENT, OPEN_CLASSES, PAIR_RELATION, QUERY_SCORE, VALUE_SUM, Refusal,
 )
-from positionlib.forms import ByClass
+from positionlib.forms import ByClass, ByLine, OnALine
 from positionlib.geometry import AttentionGeometry
+from positionlib.rules import readable
 from positionlib.terms import ClassBias, SlopeBias, Term, VisibilityOnly
 
-FUSED_TERMS = (type(None), VisibilityOnly, ClassBias, SlopeBias)  # and every term that has a form by class
-HAS = (CAUSAL, BIAS, QUERY_SCORE, KEY_SCORE, VALUE_SUM, NO_CONTENT, PAIR_RELATION, CLASS_BIAS, GIVEN_BIAS)
+FUSED_TERMS = (type(None), VisibilityOnly, ClassBias, SlopeBias)  # and every term that has a form by class or on a line
+HAS = (CAUSAL, BIAS, CONTENT_BIAS, QUERY_SCORE, KEY_SCORE, VALUE_SUM, NO_CONTENT, PAIR_RELATION, CLASS_BIAS, GIVEN_BIAS)
 
 
 def refusal(q: Float[Tensor, "B H Q D"], k: Float[Tensor, "B Hkv K D"], v: Float[Tensor, "B Hkv K D"], term: Term | None,
             geometry: AttentionGeometry) -> Refusal | None:
     """None when the fused kernel admits this call, else the reason, naming what is missing."""
     form = by_class(term, geometry.slice_queries(0, 0), 1.0)  # of no pair: what kind of form it is
-    if not isinstance(term, FUSED_TERMS) and form is None:
+    if not isinstance(term, (*FUSED_TERMS, OnALine)) and form is None:
         return Refusal(f"no fused form of {type(term).__name__}", term=term, has=HAS)
     if isinstance(term, SlopeBias) and term.rounded is not None:
         return Refusal(f"slopes rounded to {term.rounded}: the kernel keeps them in float32", term=term, has=HAS)
     rule = term.rule if isinstance(term, ClassBias) else form and form.rule
     if rule is not None and not hasattr(rule, "max_distance"):
         return Refusal(f"{type(rule).__name__} names no distance beyond which its classes stay the same", (OPEN_CLASSES,))
-    return kernels.refusal(q, k, v, kind=_kind(term), allowed=geometry.allowed)
+    refused = kernels.refusal(q, k, v, kind=_kind(term), allowed=geometry.allowed)
+    return _line_refusal(term, geometry) if refused is None and isinstance(term, OnALine) else refused
 
 
 def fused_attend(q: Float[Tensor, "B H Q D"], k: Float[Tensor, "B Hkv K D"], v: Float[Tensor, "B Hkv K D"], term: Term | None,
@@ -37,7 +40,7 @@ def fused_attend(q: Float[Tensor, "B H Q D"], k: Float[Tensor, "B Hkv K D"], v: 
     g, bias = geometry, bias_args(term, scale)
     return kernels.forward(q, k, v, query_positions=g.query_positions, key_positions=g.key_positions, causal=g.causal, scale=scale,
                            key_active=g.key_active, query_segments=g.query_segments, key_segments=g.key_segments, bias=bias,
-                           form=by_class(term, g, scale))
+                           form=form_of(term, g, scale))
 
 
 def bias_args(term: Term | None, scale: float) -> kernels.BiasArgs | None:
@@ -50,9 +53,32 @@ def bias_args(term: Term | None, scale: float) -> kernels.BiasArgs | None:
     return kernels.BiasArgs.from_slopes(term.slopes * factor, term.form)
 
 
+def form_of(term: Term | None, geometry: AttentionGeometry, scale: float) -> ByClass | ByLine | None:
+    """What the kernel reads of an admitted term besides a bias by offset."""
+    return term.by_line(*_line(term, geometry)) if isinstance(term, OnALine) else by_class(term, geometry, scale)
+
+
 def by_class(term: Term | None, geometry: AttentionGeometry, scale: float) -> ByClass | None:
     """What the pairs of a term read by class; None where they read nothing so."""
     return None if term is None else term.by_class(geometry.query_positions, geometry.key_positions, scale)
+
+
+def _line_refusal(term: OnALine, geometry: AttentionGeometry) -> Refusal | None:
+    line, rows = _line(term, geometry), geometry.query_length + geometry.key_length
+    if line is None:
+        return Refusal("a graph is being traced, which has no positions to look at", ("a traced graph",))
+    return Refusal("offsets too far apart for one line", (FAR,)) if line[1] - line[0] > 4 * rows else None
+
+
+def _line(term: OnALine, geometry: AttentionGeometry) -> tuple[int, int] | None:
+    """The offsets that have a row of their own in this call: its positions decide. None in a graph, which has no values."""
+    queries, keys = geometry.query_positions, geometry.key_positions
+    if not queries.numel() or not keys.numel():
+        return term.line(0, 0)
+    if not readable(queries):
+        return None
+    ends = torch.stack(((keys.amin(-1) - queries.amax(-1)).min(), (keys.amax(-1) - queries.amin(-1)).max()))
+    return term.line(*ends.tolist())
 
 
 def _kind(term: Term | None) -> str:

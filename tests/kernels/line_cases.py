@@ -27,19 +27,19 @@ class LineCase(class_cases.ClassCase):
 
 CASES = [
     LineCase("causal", causal=True, queries=40, start=40),
-    LineCase("both_ends", queries=40, start=15, keys=60, first=-9, rows=19),
-    LineCase("two_rows", queries=40, start=30, keys=60, first=-1, rows=2),
+    LineCase("both_ends", queries=40, start=15, keys=60, first=-9, rows=19, heads=1, key_heads=1),
+    LineCase("two_rows", queries=20, start=20, keys=40, first=-1, rows=2, heads=1, key_heads=1),
     LineCase("later_keys", queries=20, origin=50, keys=40, first=31, rows=60, heads=1, key_heads=1),
-    LineCase("decode", causal=True, queries=1, keys=50, start=49, heads=4, first=-49, rows=50),
-    LineCase("left_padding", batch=2, causal=True, queries=40, keys=40, padding="left", batched=True, first=-30, rows=31),
-    LineCase("shuffled_keys", causal=True, queries=45, keys=60, shuffled=True, batched=True, batch=2, heads=3, key_heads=1, first=-50, rows=51),
-    LineCase("packed", queries=70, keys=70, segments=True, padding="right", width=48, first=-69, rows=139, shared=True),
-    LineCase("gaps", queries=20, start=150, keys=40, step=11, first=-200, rows=500, heads=1, key_heads=1),
-    LineCase("same_place", queries=20, start=10, keys=40, step=0, first=-25, rows=30, heads=1, key_heads=1),
-    LineCase("near_2_31", causal=True, queries=40, start=2**31 - 3, origin=2**31 - 43),
-    LineCase("beyond_2_31_apart", causal=True, queries=17, start=2**40, keys=40),
-    LineCase("rows_before_every_key", causal=True, queries=60, origin=30, keys=40, first=-29, rows=30),
-    LineCase("nobody", padding="all", queries=20),
+    LineCase("decode", causal=True, queries=1, keys=50, start=49, key_heads=1, first=-49, rows=50),
+    LineCase("left_padding", batch=2, causal=True, queries=40, keys=40, padding="left", batched=True, first=-30, rows=31, heads=1, key_heads=1),
+    LineCase("shuffled_keys", causal=True, queries=20, start=16, keys=36, shuffled=True, first=-35, rows=36, key_heads=1),
+    LineCase("packed", queries=40, keys=40, segments=True, padding="right", width=48, first=-39, rows=79, shared=True),
+    LineCase("gaps", queries=20, start=70, keys=34, step=4, first=-90, rows=160, heads=1, key_heads=1),
+    LineCase("same_place", queries=20, start=10, keys=34, step=0, first=-25, rows=30, heads=1, key_heads=1),
+    LineCase("near_2_31", causal=True, queries=20, start=2**31 + 17, origin=2**31 - 3, keys=40, first=-30, rows=31, heads=1, key_heads=1),
+    LineCase("beyond_2_31_apart", causal=True, queries=17, start=2**40, keys=34, heads=1, key_heads=1),
+    LineCase("rows_before_every_key", causal=True, queries=40, origin=20, keys=34, first=-19, rows=20, heads=1, key_heads=1),
+    LineCase("nobody", padding="all", queries=20, keys=34, heads=1, key_heads=1),
 ]
 BY_NAME = {case.name: case for case in CASES}
 
