@@ -59,11 +59,11 @@ def forward_call(out, lse, mass, call: Call) -> tuple:
     """The call of ``tile``: one program a query tile and head."""
     from positionlib.kernels import tile
 
-    q = call.q
-    sizes = _sizes("tile", tile_sizes(q.shape[3], q.shape[2], q.element_size()), call)
+    q, parts = call.q, _parts(call, mass=mass)
+    sizes = _sizes("tile", tile_sizes(q.shape[3], q.shape[2], q.element_size(), _crowded(parts)), call)
     grid = _grid(q, sizes["BLOCK_M"])
-    parts = _with_slabs(_parts(call, mass=mass), lse, grid, sizes["BLOCK_M"] * sizes["RING"] * sizes["WINDOW"])
-    arguments, options = _common((q, call.k, call.v, out, lse), parts, call)
+    slabs = _with_slabs(parts, lse, grid, sizes["BLOCK_M"] * sizes["RING"] * sizes["WINDOW"])
+    arguments, options = _common((q, call.k, call.v, out, lse), slabs, call)
     return tile.forward_tile, grid, arguments, options | sizes
 
 
@@ -75,12 +75,12 @@ def backward_calls(gradients, ends, inner, delta, d_out, d_lse, d_mass, out, lse
     width, size = q.shape[3], q.element_size()
     read, d_k, d_v = (q, k, v, d_out, lse, delta), gradients["k"], gradients["v"]
     parts = _parts(call, d_mass=d_mass, **{f"d_{name}": t for name, t in gradients.items() if f"d_{name}" in Parts._fields})
-    sizes = _sizes("query", query_tile_sizes(width, size), call)
+    sizes = _sizes("query", query_tile_sizes(width, size, _crowded(parts)), call)
     grid = _grid(q, sizes["BLOCK_M"])
     slabs = _with_slabs(parts, lse, grid, sizes["BLOCK_M"] * (sizes["RING"] * sizes["WINDOW"] + sizes["BLOCK_N"]))
     arguments, options = _common((*read, out, d_lse, gradients["q"], ends), slabs, call)
     calls = [(backward.query_gradients, grid, arguments, options | sizes | {"FOLD": mechanism(call.kind)[1]})]
-    sizes = _sizes("key", key_tile_sizes(width, size), call)
+    sizes = _sizes("key", key_tile_sizes(width, size, _crowded(parts)), call)
     grid = _grid(k, sizes["BLOCK_N"])
     slabs = _with_slabs(parts, lse, grid, sizes["BLOCK_M"] * sizes["RING"] * sizes["WINDOW"])
     calls.append((backward.key_gradients, grid, _common((*read, d_k, d_v), slabs, call)[0], options | sizes))
@@ -132,6 +132,10 @@ def _parts(call: Call, **filled: Tensor | None) -> Parts:
     read = {name: getattr(call, name) for name in set(Call._fields) & set(Parts._fields)} | {"classes": classes}
     places = 0 if call.offset_rows is None else call.offset_rows.shape[1]
     return Parts(class_count=count, offset_count=places, **{name: None if t is None else Strided(t, t.stride()) for name, t in (read | filled).items()})
+
+
+def _crowded(parts: Parts) -> bool:
+    return any(isinstance(part, Strided) for part in parts)
 
 
 def mechanism(kind: str) -> tuple:
