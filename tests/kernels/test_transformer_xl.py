@@ -20,7 +20,9 @@ CAUSAL = {
     "self": pl.AttentionGeometry.causal_self(40),
     "memory": MEMORY.geometry(20),
     "left padded": pl.AttentionGeometry(PADDED, PADDED, causal=True, key_active=torch.arange(20) >= torch.tensor([[4], [0]])),
-    "decode near 2^31": pl.AttentionGeometry(torch.tensor([2**31 + 1]), torch.arange(2**31 - 30, 2**31 + 2), causal=True),
+    "decode near 2^31, unwritten slots": pl.AttentionGeometry(
+        torch.tensor([2**31 + 1]), torch.cat((torch.arange(2**31 - 30, 2**31 + 2), torch.zeros(3, dtype=torch.int64))), causal=True,
+        key_active=torch.arange(35) < 32),
 }
 SHUFFLED = pl.AttentionGeometry(torch.arange(20).flip(0), torch.randperm(33, generator=torch.Generator().manual_seed(0)))
 
