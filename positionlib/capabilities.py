@@ -25,7 +25,7 @@ ROUNDED_BIAS, OPEN_CLASSES = "bias rounded before the sum", "classes without a l
 QUERY_SCORE, KEY_SCORE, VALUE_SUM = "relation score of the query", "relation score of the key", "relation of the values"
 CONTENT_BIAS, NO_CONTENT = "content bias", "scores without content"
 PAIR_RELATION, PAIR_SCORE = "relation by pair", "scores by pair"
-ROTATION = "rotation of q and k"
+ROTATION, FREQUENCY_GRADIENT = "rotation of q and k", "gradient of the frequencies"
 CAUSAL, PADDING, SEGMENTS, FREE = "causal visibility", "key padding", "segments", "free visibility matrix"
 SCATTERED, FAR, UNBOUNDED = "positions in no run", "offsets far apart", "numbers without a bound"
 

@@ -1,4 +1,4 @@
-"""What a backend reads of a term in place of its pairs: numbers and rows for a line of offsets, or by class."""
+"""What a backend reads of a term in place of its pairs: numbers and rows for a line of offsets, by class, or angles by row."""
 
 from __future__ import annotations
 
@@ -51,3 +51,12 @@ class ByClass:
     bias: Float[Tensor, "C H"] | None = None
     pair_bias: Float[Tensor, "B H Q K"] | None = None
     content: bool = True
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ByTurn:
+    """A term that turns pairs of channels before the product of q and k: cosines and sines of each row's angles, and which channels are pairs."""
+
+    query_turns: Float[Tensor, "*B Q 2 P"]
+    key_turns: Float[Tensor, "*B K 2 P"]
+    interleaved: bool

@@ -29,7 +29,7 @@ NEEDS = {
     "deberta released": {QUERY_SCORE, KEY_SCORE}, "deberta third alone": {KEY_SCORE, NO_CONTENT}, "tupe": {PAIR_SCORE},
     "edges": {PAIR_RELATION, QUERY_SCORE, VALUE_SUM}, "axes": {PAIR_BIAS},
 }
-TAKEN = {BIAS, CAUSAL, QUERY_SCORE, KEY_SCORE, VALUE_SUM, NO_CONTENT, PAIR_RELATION}  # by the fused kernel
+TAKEN = {BIAS, CAUSAL, QUERY_SCORE, KEY_SCORE, VALUE_SUM, NO_CONTENT, PAIR_RELATION, ROTATION}  # by the fused kernel
 
 
 def geometry_for(name: str) -> pl.AttentionGeometry:

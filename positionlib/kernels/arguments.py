@@ -21,6 +21,8 @@ class Call(NamedTuple):
     classes : integers [*B, Q, K], a class for each pair instead; the same for both.
     query_scores, key_scores : [B, H, Q, C] and [B, H, K, C], added to the scores by class, in the dtype of sums.
     pair_bias : [B, H, Q, K], added to the scores.
+    query_turns, key_turns : [*B, Q, 2, P] and [*B, K, 2, P] in the dtype of sums, cosines and sines by which q and k turn first.
+    interleaved : whether channels 2c and 2c + 1 turn together, or c and c + P.
     mass_classes : C, to have the mass of each class [B, H, Q, C]; 0 for none. ``out`` then keeps the dtype of sums.
     """
 
@@ -46,7 +48,9 @@ class Call(NamedTuple):
     query_rows2: Tensor | None = None
     key_rows2: Tensor | None = None
     cls: Tensor | None = None
-    rotary: Tensor | None = None
+    query_turns: Tensor | None = None
+    key_turns: Tensor | None = None
+    interleaved: bool = False
     offset_rows: Tensor | None = None
 
 
@@ -68,7 +72,7 @@ class Parts(NamedTuple):
     """What some mechanisms read or fill in a tile besides the scores; a kernel compiles no code for what is None.
 
     ``d_`` is the gradient of what follows: of ``mass`` it is given, of the others it is filled. ``class_count`` is C where ``classes``
-    are given for each pair.
+    are given for each pair, ``pairs`` is P where less than all channels turn, and ``interleaved`` is None or anything.
     """
 
     class_of: Strided | None = None
@@ -85,7 +89,10 @@ class Parts(NamedTuple):
     query_rows2: Strided | None = None
     key_rows2: Strided | None = None
     cls: Strided | None = None
-    rotary: Strided | None = None
+    query_turns: Strided | None = None
+    key_turns: Strided | None = None
+    pairs: int | None = None
+    interleaved: int | None = None
     offset_rows: Strided | None = None
     d_query_rows2: Strided | None = None
     d_key_rows2: Strided | None = None

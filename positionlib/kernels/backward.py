@@ -13,7 +13,8 @@ import triton
 import triton.language as tl
 
 from positionlib.kernels.classes import add_by_class, add_mass_gradient, add_parts, pair_classes, pointers
-from positionlib.kernels.tile import hide, index_range, load_row, load_tile, readable_keys
+from positionlib.kernels.rotary import load_turned, store_turned_back
+from positionlib.kernels.tile import hide, index_range, load_row, load_tile, readable_keys, store_tile
 
 
 @triton.jit
@@ -33,7 +34,11 @@ def query_gradients(
     has_row, has_d = row < n_queries, d < width
     b, h, key_head, wide_row = batch.to(tl.int64), head.to(tl.int64), (head // group).to(tl.int64), row.to(tl.int64)
 
-    q = load_tile(Q + b * q_stride[0] + h * q_stride[1], row, d, q_stride[2], q_stride[3], has_row, has_d, UPCAST)
+    q_at = Q + b * q_stride[0] + h * q_stride[1]
+    if PARTS.query_turns is None:
+        q = load_tile(q_at, row, d, q_stride[2], q_stride[3], has_row, has_d, UPCAST)
+    else:
+        q = load_turned(q_at, q_stride, PARTS.query_turns, PARTS, b, row, has_row, width, UPCAST, ACC, BLOCK_D)
     d_out = load_tile(D_OUT + b * d_out_stride[0] + h * d_out_stride[1], row, d, d_out_stride[2], d_out_stride[3], has_row, has_d, UPCAST)
     out = load_tile(OUT + b * out_stride[0] + h * out_stride[1], row, d, out_stride[2], out_stride[3], has_row, has_d, UPCAST)
     delta = tl.sum(d_out.to(ACC) * out.to(ACC), 1)  # δ_i = Σ_d G_id O_id
@@ -55,7 +60,11 @@ def query_gradients(
         column = start + tl.arange(0, BLOCK_N)
         k_position = load_row(KEY_POSITION, key_position_stride, b, column, column < n_keys)
         readable = readable_keys(KEY_ACTIVE, key_active_stride, b, column, n_keys)
-        k = load_tile(K + b * k_stride[0] + key_head * k_stride[1], d, column, k_stride[3], k_stride[2], has_d, readable, UPCAST)
+        k_at = K + b * k_stride[0] + key_head * k_stride[1]
+        if PARTS.key_turns is None:
+            k = load_tile(k_at, d, column, k_stride[3], k_stride[2], has_d, readable, UPCAST)
+        else:
+            k = tl.trans(load_turned(k_at, k_stride, PARTS.key_turns, PARTS, b, column, readable, width, UPCAST, ACC, BLOCK_D))
         v = load_tile(V + b * v_stride[0] + key_head * v_stride[1], d, column, v_stride[3], v_stride[2], has_d, readable, UPCAST)
 
         offset = k_position[None, :] - q_position[:, None]
@@ -83,8 +92,11 @@ def query_gradients(
         if PARTS.d_pair_bias is not None:
             tl.store(pointers(PARTS.d_pair_bias, b, h, row[:, None], column[None, :]), ds, mask=has_row[:, None] & (column < n_keys)[None, :])
 
-    d_q_at = D_Q + b * d_q_stride[0] + h * d_q_stride[1] + wide_row[:, None] * d_q_stride[2] + d.to(tl.int64)[None, :] * d_q_stride[3]
-    tl.store(d_q_at, (d_q * scale).to(D_Q.dtype.element_ty), mask=has_row[:, None] & has_d[None, :])
+    d_q_at, d_q = D_Q + b * d_q_stride[0] + h * d_q_stride[1], d_q * scale
+    if PARTS.query_turns is None:
+        store_tile(d_q, d_q_at, row, d, d_q_stride[2], d_q_stride[3], has_row, has_d)
+    else:
+        store_turned_back(d_q, d_q_at, d_q_stride, PARTS.query_turns, PARTS, b, row, has_row, width, BLOCK_D)
     if ENDS is not None:
         ends_at = ENDS + b * ends_stride[1] + h * ends_stride[2] + wide_row * ends_stride[3]
         tl.store(ends_at, first, mask=has_row)
@@ -110,7 +122,11 @@ def key_gradients(
     k_position = load_row(KEY_POSITION, key_position_stride, b, column, column < n_keys)
     k_segment = load_row(KEY_SEGMENT, key_segment_stride, b, column, column < n_keys)
     readable = readable_keys(KEY_ACTIVE, key_active_stride, b, column, n_keys)
-    k = load_tile(K + b * k_stride[0] + kh * k_stride[1], column, d, k_stride[2], k_stride[3], readable, has_d, UPCAST)
+    k_at = K + b * k_stride[0] + kh * k_stride[1]
+    if PARTS.key_turns is None:
+        k = load_tile(k_at, column, d, k_stride[2], k_stride[3], readable, has_d, UPCAST)
+    else:
+        k = load_turned(k_at, k_stride, PARTS.key_turns, PARTS, b, column, readable, width, UPCAST, ACC, BLOCK_D)
     v = load_tile(V + b * v_stride[0] + kh * v_stride[1], column, d, v_stride[2], v_stride[3], readable, has_d, UPCAST)
     begin = 0
     if CAUSAL:  # queries before the first one that sees any of these keys are never read
@@ -125,7 +141,11 @@ def key_gradients(
         for start in range(begin, n_queries, BLOCK_M):
             row = start + tl.arange(0, BLOCK_M)
             has_row, wide_row = row < n_queries, row.to(tl.int64)
-            q = load_tile(Q + b * q_stride[0] + h * q_stride[1], d, row, q_stride[3], q_stride[2], has_d, has_row, UPCAST)
+            q_at = Q + b * q_stride[0] + h * q_stride[1]
+            if PARTS.query_turns is None:
+                q = load_tile(q_at, d, row, q_stride[3], q_stride[2], has_d, has_row, UPCAST)
+            else:
+                q = tl.trans(load_turned(q_at, q_stride, PARTS.query_turns, PARTS, b, row, has_row, width, UPCAST, ACC, BLOCK_D))
             d_out_at = D_OUT + b * d_out_stride[0] + h * d_out_stride[1]
             d_out = load_tile(d_out_at, row, d, d_out_stride[2], d_out_stride[3], has_row, has_d, UPCAST)
             lse = tl.load(LSE + b * lse_stride[0] + h * lse_stride[1] + wide_row * lse_stride[2], mask=has_row, other=0.0)
@@ -152,8 +172,9 @@ def key_gradients(
             if PARTS.d_key_scores is not None:
                 add_by_class(PARTS.d_key_scores, ds, key_c, b, h, column, column < n_keys, has)
 
-    has = (column < n_keys)[:, None] & has_d[None, :]
-    d_k_at = D_K + b * d_k_stride[0] + kh * d_k_stride[1] + wide_column[:, None] * d_k_stride[2] + d.to(tl.int64)[None, :] * d_k_stride[3]
-    d_v_at = D_V + b * d_v_stride[0] + kh * d_v_stride[1] + wide_column[:, None] * d_v_stride[2] + d.to(tl.int64)[None, :] * d_v_stride[3]
-    tl.store(d_k_at, (d_k * scale).to(D_K.dtype.element_ty), mask=has)
-    tl.store(d_v_at, d_v.to(D_V.dtype.element_ty), mask=has)
+    d_k_at, d_k = D_K + b * d_k_stride[0] + kh * d_k_stride[1], d_k * scale
+    if PARTS.key_turns is None:
+        store_tile(d_k, d_k_at, column, d, d_k_stride[2], d_k_stride[3], column < n_keys, has_d)
+    else:
+        store_turned_back(d_k, d_k_at, d_k_stride, PARTS.key_turns, PARTS, b, column, column < n_keys, width, BLOCK_D)
+    store_tile(d_v, D_V + b * d_v_stride[0] + kh * d_v_stride[1], column, d, d_v_stride[2], d_v_stride[3], column < n_keys, has_d)

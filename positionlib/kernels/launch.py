@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from positionlib.kernels.admission import interpreted
-from positionlib.kernels.arguments import Call, Parts, Strided
+from positionlib.kernels.arguments import TENSORS, Call, Parts, Strided
 from positionlib.kernels.sizes import band_tile_sizes, key_tile_sizes, query_tile_sizes, tile_sizes
 
 CHUNK = 1024  # query rows whose share of a table's gradient one program of ``bands`` adds up
@@ -64,13 +64,13 @@ def backward_calls(gradients, ends, inner, delta, d_out, d_lse, d_mass, out, lse
     from positionlib.kernels import backward, bands
 
     q, k, v = call.q, call.k, call.v
-    width, size = q.shape[3], q.element_size()
+    width, size, turned = q.shape[3], q.element_size(), call.query_turns is not None
     read, d_k, d_v = (q, k, v, d_out, lse, delta), gradients["k"], gradients["v"]
     parts = _parts(call, d_mass=d_mass, **{f"d_{name}": t for name, t in gradients.items() if f"d_{name}" in Parts._fields})
     arguments, options = _common((*read, out, d_lse, gradients["q"], ends), parts, call)
-    sizes = query_tile_sizes(width, size)
+    sizes = query_tile_sizes(width, size, turned)
     calls = [(backward.query_gradients, _grid(q, sizes["BLOCK_M"]), arguments, options | sizes | {"FOLD": mechanism(call.kind)[1]})]
-    sizes = key_tile_sizes(width, size)
+    sizes = key_tile_sizes(width, size, turned)
     calls.append((backward.key_gradients, _grid(k, sizes["BLOCK_N"]), _common((*read, d_k, d_v), parts, call)[0], options | sizes))
     if inner is not None:
         sizes = band_tile_sizes(width, size)
@@ -106,8 +106,12 @@ def _parts(call: Call, **filled: Tensor | None) -> Parts:
     if classes is not None:
         classes = classes.expand(call.q.shape[0], *classes.shape[-2:])
         count = next((t.shape[3] for t in (call.query_scores, call.key_scores) if t is not None), call.mass_classes)
-    read = {name: getattr(call, name) for name in set(Call._fields) & set(Parts._fields)} | {"classes": classes}
-    return Parts(class_count=count, **{name: None if t is None else Strided(t, t.stride()) for name, t in (read | filled).items()})
+    read = {name: getattr(call, name) for name in set(TENSORS) & set(Parts._fields)} | {"classes": classes}
+    for name in ("query_turns", "key_turns"):  # stride 0 where the batch shares them
+        read[name] = None if read[name] is None else read[name].expand(call.q.shape[0], -1, -1, -1)
+    pairs = None if call.query_turns is None or 2 * call.query_turns.shape[-1] == call.q.shape[-1] else call.query_turns.shape[-1]
+    strided = {name: None if t is None else Strided(t, t.stride()) for name, t in (read | filled).items()}
+    return Parts(class_count=count, pairs=pairs, interleaved=1 if call.interleaved else None, **strided)
 
 
 def mechanism(kind: str) -> tuple:

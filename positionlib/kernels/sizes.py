@@ -22,29 +22,29 @@ def tile_sizes(width: int, queries: int, element_size: int) -> dict[str, int]:
     return _sizes(m, n, block_d, warps, stages)
 
 
-def query_tile_sizes(width: int, element_size: int) -> dict[str, int]:
-    """As :func:`tile_sizes`, of ``query_gradients``."""
+def query_tile_sizes(width: int, element_size: int, turned: bool = False) -> dict[str, int]:
+    """As :func:`tile_sizes`, of ``query_gradients``; ``turned`` where rotary makes the rows of q and k in registers."""
     block_d = _block_d(width)
     if element_size > 2:
         m, n, warps, stages = 32 if block_d <= 64 else 16, 32, 8, 2
     elif block_d <= 64:
         m, n, warps, stages = 128, 64 if _warp_groups() else 32, 8, 3
     elif block_d <= 128:
-        m, n, warps, stages = 128 if _warp_groups() else 64, 32, 8, 2
+        m, n, warps, stages = 128 if _warp_groups() else 32 if turned else 64, 32, 8, 2
     else:
         m, n, warps, stages = 32, 32, 8, 1
     return _sizes(m, n, block_d, warps, stages)
 
 
-def key_tile_sizes(width: int, element_size: int) -> dict[str, int]:
-    """As :func:`tile_sizes`, of ``key_gradients``."""
+def key_tile_sizes(width: int, element_size: int, turned: bool = False) -> dict[str, int]:
+    """As :func:`query_tile_sizes`, of ``key_gradients``."""
     block_d = _block_d(width)
     if element_size > 2:
         m, n, warps, stages = 16, 32, 8, 2
     elif block_d <= 64:
         m, n, warps, stages = 32 if _warp_groups() else 16, 128, 8, 2
     elif block_d <= 128:
-        m, n, warps, stages = (16, 128, 8, 2) if _warp_groups() else (32, 32, 8, 2)
+        m, n, warps, stages = (16, 64 if turned else 128, 8, 2) if _warp_groups() else (32, 32, 8, 2)
     else:
         m, n, warps, stages = 16, 32, 8, 1
     return _sizes(m, n, block_d, warps, stages)

@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 
 from positionlib.kernels.classes import add_by_class, add_parts, pair_classes
+from positionlib.kernels.rotary import load_turned
 
 
 @triton.jit
@@ -38,7 +39,10 @@ def forward_tile(
     b, key_head = batch.to(tl.int64), (head // group).to(tl.int64)  # 64-bit: a batch of long sequences passes 2^31 elements
 
     q_at = Q + b * q_stride[0] + head.to(tl.int64) * q_stride[1]
-    q = load_tile(q_at, row, d, q_stride[2], q_stride[3], has_row, has_d, UPCAST)
+    if PARTS.query_turns is None:
+        q = load_tile(q_at, row, d, q_stride[2], q_stride[3], has_row, has_d, UPCAST)
+    else:
+        q = load_turned(q_at, q_stride, PARTS.query_turns, PARTS, b, row, has_row, width, UPCAST, ACC, BLOCK_D)
     q_position = load_row(QUERY_POSITION, query_position_stride, b, row, has_row)
     q_segment = load_row(QUERY_SEGMENT, query_segment_stride, b, row, has_row)
 
@@ -54,7 +58,11 @@ def forward_tile(
             column = start + tl.arange(0, BLOCK_N)
             k_position = load_row(KEY_POSITION, key_position_stride, b, column, column < n_keys)
             readable = readable_keys(KEY_ACTIVE, key_active_stride, b, column, n_keys)
-            k = load_tile(K + b * k_stride[0] + key_head * k_stride[1], d, column, k_stride[3], k_stride[2], has_d, readable, UPCAST)
+            k_at = K + b * k_stride[0] + key_head * k_stride[1]
+            if PARTS.key_turns is None:
+                k = load_tile(k_at, d, column, k_stride[3], k_stride[2], has_d, readable, UPCAST)
+            else:
+                k = tl.trans(load_turned(k_at, k_stride, PARTS.key_turns, PARTS, b, column, readable, width, UPCAST, ACC, BLOCK_D))
 
             offset = k_position[None, :] - q_position[:, None]  # key minus query: an exact integer, still to be clamped or cast
             has = has_row[:, None] & readable[None, :]
@@ -84,9 +92,7 @@ def forward_tile(
             divisor = tl.where(seen, l, 1.0)  # a row that sees nothing has o = 0: exact zeros
             o = o / divisor[:, None]
             lse = tl.where(seen, m + tl.log(divisor), float("-inf"))
-    out_at = OUT + b * out_stride[0] + head.to(tl.int64) * out_stride[1]
-    out_at = out_at + row.to(tl.int64)[:, None] * out_stride[2] + d.to(tl.int64)[None, :] * out_stride[3]
-    tl.store(out_at, o.to(OUT.dtype.element_ty), mask=has_row[:, None] & has_d[None, :])
+    store_tile(o, OUT + b * out_stride[0] + head.to(tl.int64) * out_stride[1], row, d, out_stride[2], out_stride[3], has_row, has_d)
     lse_at = LSE + b * lse_stride[0] + head.to(tl.int64) * lse_stride[1] + row.to(tl.int64) * lse_stride[2]
     tl.store(lse_at, lse, mask=has_row)
 
@@ -97,6 +103,13 @@ def load_tile(BASE, i, j, stride_i, stride_j, has_i, has_j, UPCAST: tl.constexpr
     at = BASE + i.to(tl.int64)[:, None] * stride_i + j.to(tl.int64)[None, :] * stride_j
     tile = tl.load(at, mask=has_i[:, None] & has_j[None, :], other=0.0)
     return tile.to(tl.float32) if UPCAST else tile
+
+
+@triton.jit
+def store_tile(tile, BASE, i, j, stride_i, stride_j, has_i, has_j):
+    """BASE[i, j] = the tile, in BASE's dtype, where not masked."""
+    at = BASE + i.to(tl.int64)[:, None] * stride_i + j.to(tl.int64)[None, :] * stride_j
+    tl.store(at, tile.to(BASE.dtype.element_ty), mask=has_i[:, None] & has_j[None, :])
 
 
 @triton.jit

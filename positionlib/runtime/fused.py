@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from positionlib import kernels
 from positionlib.capabilities import (
-    BIAS, CAUSAL, CLASS_BIAS, GIVEN_BIAS, KEY_SCORE, NO_CONTENT, OPEN_CLASSES, PAIR_RELATION, QUERY_SCORE, VALUE_SUM, Refusal,
+    BIAS, CAUSAL, CLASS_BIAS, FREQUENCY_GRADIENT, GIVEN_BIAS, KEY_SCORE, NO_CONTENT, OPEN_CLASSES, PAIR_RELATION, QUERY_SCORE, ROTATION, VALUE_SUM, Refusal,
 )
-from positionlib.forms import ByClass
+from positionlib.forms import ByClass, ByTurn
 from positionlib.geometry import AttentionGeometry
+from positionlib.rotation import QKTransform
 from positionlib.terms import ClassBias, SlopeBias, Term, VisibilityOnly
 
-FUSED_TERMS = (type(None), VisibilityOnly, ClassBias, SlopeBias)  # and every term that has a form by class
-HAS = (CAUSAL, BIAS, QUERY_SCORE, KEY_SCORE, VALUE_SUM, NO_CONTENT, PAIR_RELATION, CLASS_BIAS, GIVEN_BIAS)
+FUSED_TERMS = (type(None), VisibilityOnly, ClassBias, SlopeBias, QKTransform)  # and every term that has a form by class
+HAS = (CAUSAL, BIAS, QUERY_SCORE, KEY_SCORE, VALUE_SUM, NO_CONTENT, PAIR_RELATION, CLASS_BIAS, GIVEN_BIAS, ROTATION)
 
 
 def refusal(q: Float[Tensor, "B H Q D"], k: Float[Tensor, "B Hkv K D"], v: Float[Tensor, "B Hkv K D"], term: Term | None,
@@ -25,6 +27,8 @@ def refusal(q: Float[Tensor, "B H Q D"], k: Float[Tensor, "B Hkv K D"], v: Float
         return Refusal(f"no fused form of {type(term).__name__}", term=term, has=HAS)
     if isinstance(term, SlopeBias) and term.rounded is not None:
         return Refusal(f"slopes rounded to {term.rounded}: the kernel keeps them in float32", term=term, has=HAS)
+    if isinstance(term, QKTransform) and term.inverse_frequency.requires_grad and torch.is_grad_enabled():
+        return Refusal("a gradient of the frequencies is required: the kernel reads cosines and sines as constants", (FREQUENCY_GRADIENT,))
     rule = term.rule if isinstance(term, ClassBias) else form and form.rule
     if rule is not None and not hasattr(rule, "max_distance"):
         return Refusal(f"{type(rule).__name__} names no distance beyond which its classes stay the same", (OPEN_CLASSES,))
@@ -37,7 +41,7 @@ def fused_attend(q: Float[Tensor, "B H Q D"], k: Float[Tensor, "B Hkv K D"], v: 
     g, bias = geometry, bias_args(term, scale)
     return kernels.forward(q, k, v, query_positions=g.query_positions, key_positions=g.key_positions, causal=g.causal, scale=scale,
                            key_active=g.key_active, query_segments=g.query_segments, key_segments=g.key_segments, bias=bias,
-                           form=by_class(term, g, scale))
+                           form=_turns(q, term, g) if isinstance(term, QKTransform) else by_class(term, g, scale))
 
 
 def bias_args(term: Term | None, scale: float) -> kernels.BiasArgs | None:
@@ -53,6 +57,13 @@ def bias_args(term: Term | None, scale: float) -> kernels.BiasArgs | None:
 def by_class(term: Term | None, geometry: AttentionGeometry, scale: float) -> ByClass | None:
     """What the pairs of a term read by class; None where they read nothing so."""
     return None if term is None else term.by_class(geometry.query_positions, geometry.key_positions, scale)
+
+
+def _turns(q: Tensor, term: QKTransform, geometry: AttentionGeometry) -> ByTurn:
+    term.require_width(q)
+    wide = torch.promote_types(q.dtype, torch.float32)
+    queries, keys = (term.turns(positions, wide) for positions in (geometry.query_positions, geometry.key_positions))
+    return ByTurn(query_turns=queries, key_turns=keys, interleaved=term.pairing == "interleaved")
 
 
 def _kind(term: Term | None) -> str:

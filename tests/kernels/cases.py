@@ -43,6 +43,14 @@ class Case:
     scale: float = 0.25
     loud: float = 1.0  # factor of q: large scores
 
+    def prepared(self, t: Tensors) -> Tensors:
+        """What the oracle reads in place of the inputs."""
+        return t
+
+    def extra(self, t: Tensors) -> dict:
+        """Arguments of the operator that only some mechanisms have."""
+        return {}
+
 
 CASES = [
     Case("content"),
@@ -154,6 +162,8 @@ def bias(case: Case, table: torch.Tensor | None, head: int, offsets: list[int]) 
 
 def oracle(case: Case, t: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
     """(out, log-sum-exp) in float64, one query at a time: keys that a row may not read do not exist for it. Autograd can follow."""
+    t = case.prepared(t)
+
     def rows(x):
         return None if x is None else x.cpu().expand(case.batch, -1).tolist()
 
@@ -197,7 +207,7 @@ def inputs(case: Case, t: Tensors) -> Call:
         args = BiasArgs.from_classes(t.table, rule, "key_minus_query")
         kind, span, table = args.kind, args.span, args.table
     return Call(t.q, t.k, t.v, t.query_positions, t.key_positions, t.key_active, t.query_segments, t.key_segments, table, kind, span,
-                case.causal, case.scale)
+                case.causal, case.scale)._replace(**case.extra(t))
 
 
 def wide(t: Tensors) -> torch.dtype:
