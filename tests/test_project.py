@@ -3,6 +3,7 @@ import ast
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -139,6 +140,7 @@ print([round(x, 6) for x in out[0, 1, :, 0].tolist()])""")
     assert said == "[0.0, 1.5, 3.0]", "with equal scores a causal row is the mean of what it sees"
 
 
+@cache
 def documented_methods() -> set[str]:
     """Names of the methods that some class of the package documents: an override need not say it again."""
     classes = [node for module in MODULES for node in ast.walk(ast.parse(module.read_text("utf-8")))
