@@ -23,6 +23,9 @@ class Call(NamedTuple):
     pair_bias : [B, H, Q, K], added to the scores.
     query_turns, key_turns : [*B, Q, 2, P] and [*B, K, 2, P] in the dtype of sums, cosines and sines by which q and k turn first.
     interleaved : whether channels 2c and 2c + 1 turn together, or c and c + P.
+    query_rows2, key_rows2 : [1|B, H, Q, D] and [1|B, H, K, D] in q's dtype, whose product is added to the scores, unscaled.
+    cls, cls_position : [2, H] in the dtype of sums. Where the key is at this position, the first number stands for all that is added to
+        scale · q·k; then, where the query is, the second.
     mass_classes : C, to have the mass of each class [B, H, Q, C]; 0 for none. ``out`` then keeps the dtype of sums.
     """
 
@@ -48,6 +51,7 @@ class Call(NamedTuple):
     query_rows2: Tensor | None = None
     key_rows2: Tensor | None = None
     cls: Tensor | None = None
+    cls_position: int = 0
     query_turns: Tensor | None = None
     key_turns: Tensor | None = None
     interleaved: bool = False
@@ -89,6 +93,7 @@ class Parts(NamedTuple):
     query_rows2: Strided | None = None
     key_rows2: Strided | None = None
     cls: Strided | None = None
+    cls_position: int = 0
     query_turns: Strided | None = None
     key_turns: Strided | None = None
     pairs: int | None = None

@@ -14,7 +14,8 @@ import triton.language as tl
 
 from positionlib.kernels.classes import add_by_class, add_mass_gradient, add_parts, pair_classes, pointers
 from positionlib.kernels.rotary import load_turned, store_turned_back
-from positionlib.kernels.tile import hide, index_range, load_row, load_tile, readable_keys, store_tile
+from positionlib.kernels.tile import hide, index_range, load_row, load_rows, load_tile, readable_keys, store_rows, store_tile
+from positionlib.kernels.tupe import add_positions, cls_sums, outside_cls
 
 
 @triton.jit
@@ -39,6 +40,7 @@ def query_gradients(
         q = load_tile(q_at, row, d, q_stride[2], q_stride[3], has_row, has_d, UPCAST)
     else:
         q = load_turned(q_at, q_stride, PARTS.query_turns, PARTS, b, row, has_row, width, UPCAST, ACC, BLOCK_D)
+    position_q = load_rows(PARTS.query_rows2, b, h, row, d, has_row, has_d, UPCAST, False)
     d_out = load_tile(D_OUT + b * d_out_stride[0] + h * d_out_stride[1], row, d, d_out_stride[2], d_out_stride[3], has_row, has_d, UPCAST)
     out = load_tile(OUT + b * out_stride[0] + h * out_stride[1], row, d, out_stride[2], out_stride[3], has_row, has_d, UPCAST)
     delta = tl.sum(d_out.to(ACC) * out.to(ACC), 1)  # δ_i = Σ_d G_id O_id
@@ -56,6 +58,8 @@ def query_gradients(
 
     d_q = tl.zeros((BLOCK_M, BLOCK_D), ACC)
     first, last = tl.zeros((BLOCK_M,), ACC), tl.zeros((BLOCK_M,), ACC)
+    d_position_q = tl.zeros((BLOCK_M, BLOCK_D), ACC)
+    to_cls, from_cls = tl.zeros((BLOCK_M,), ACC), tl.zeros((BLOCK_M,), ACC)
     for start in range(0, stop, BLOCK_N):
         column = start + tl.arange(0, BLOCK_N)
         k_position = load_row(KEY_POSITION, key_position_stride, b, column, column < n_keys)
@@ -66,13 +70,16 @@ def query_gradients(
         else:
             k = tl.trans(load_turned(k_at, k_stride, PARTS.key_turns, PARTS, b, column, readable, width, UPCAST, ACC, BLOCK_D))
         v = load_tile(V + b * v_stride[0] + key_head * v_stride[1], d, column, v_stride[3], v_stride[2], has_d, readable, UPCAST)
+        position_k = load_rows(PARTS.key_rows2, b, h, column, d, readable, has_d, UPCAST, True)
 
         offset = k_position[None, :] - q_position[:, None]
         has = has_row[:, None] & readable[None, :]
         c = pair_classes(PARTS, 0, offset, span, b, row[:, None], column[None, :], has)
         key_c = pair_classes(PARTS, 1, offset, span, b, row[:, None], column[None, :], has)
         s = tl.dot(q, k, input_precision=PRECISION, out_dtype=ACC) * scale
+        content = s
         s = SCORE(s, offset, head, TABLE, span)
+        s = add_positions(s, content, position_q, position_k, PARTS, q_position, k_position, head, 0, ACC, PRECISION)
         s = add_parts(s, PARTS, c, key_c, b, h, row[:, None], column[None, :], has)
         k_segment = load_row(KEY_SEGMENT, key_segment_stride, b, column, readable)
         s = hide(s, offset, has, q_segment, k_segment, CAUSAL, 0)
@@ -82,8 +89,15 @@ def query_gradients(
         d_p = add_mass_gradient(d_p, PARTS, c, b, h, row[:, None], has)
         ds = p * (d_p - delta[:, None])  # p_ij (G_i·v_j − δ_i)
         d_q += tl.dot(ds.to(k.dtype), tl.trans(k), input_precision=PRECISION, out_dtype=ACC)  # Σ_j ds_ij k_j
+        outside = outside_cls(ds, PARTS, q_position, k_position, 0)
+        if PARTS.key_rows2 is not None and PARTS.d_query_rows2 is not None:
+            d_position_q += tl.dot(outside.to(position_k.dtype), tl.trans(position_k), input_precision=PRECISION, out_dtype=ACC)  # Σ_j ds_ij r_j
+        if PARTS.d_cls is not None:
+            to_key, of_query = cls_sums(ds, PARTS, q_position, k_position)
+            to_cls += to_key
+            from_cls += of_query
         if ENDS is not None:
-            to_first, to_last = FOLD(ds, offset, span)
+            to_first, to_last = FOLD(outside, offset, span)
             first += to_first
             if to_last is not None:
                 last += to_last
@@ -97,6 +111,12 @@ def query_gradients(
         store_tile(d_q, d_q_at, row, d, d_q_stride[2], d_q_stride[3], has_row, has_d)
     else:
         store_turned_back(d_q, d_q_at, d_q_stride, PARTS.query_turns, PARTS, b, row, has_row, width, BLOCK_D)
+    if PARTS.key_rows2 is not None and PARTS.d_query_rows2 is not None:
+        store_rows(d_position_q, PARTS.d_query_rows2, b, h, row, d, has_row, has_d)
+    if PARTS.d_cls is not None:
+        cls_at = PARTS.d_cls.at + b * PARTS.d_cls.stride[1] + h * PARTS.d_cls.stride[2] + wide_row * PARTS.d_cls.stride[3]
+        tl.store(cls_at, to_cls, mask=has_row)
+        tl.store(cls_at + PARTS.d_cls.stride[0], from_cls, mask=has_row)
     if ENDS is not None:
         ends_at = ENDS + b * ends_stride[1] + h * ends_stride[2] + wide_row * ends_stride[3]
         tl.store(ends_at, first, mask=has_row)
@@ -117,7 +137,7 @@ def key_gradients(
     batch, key_head = (tl.program_id(0) // key_tiles) // key_heads, (tl.program_id(0) // key_tiles) % key_heads
     column = (tl.program_id(0) % key_tiles) * BLOCK_N + tl.arange(0, BLOCK_N)
     d = tl.arange(0, BLOCK_D)
-    has_d, b, kh, wide_column = d < width, batch.to(tl.int64), key_head.to(tl.int64), column.to(tl.int64)
+    has_d, b, kh = d < width, batch.to(tl.int64), key_head.to(tl.int64)
 
     k_position = load_row(KEY_POSITION, key_position_stride, b, column, column < n_keys)
     k_segment = load_row(KEY_SEGMENT, key_segment_stride, b, column, column < n_keys)
@@ -138,6 +158,8 @@ def key_gradients(
     for member in range(group):
         head = key_head * group + member
         h = head.to(tl.int64)
+        position_k = load_rows(PARTS.key_rows2, b, h, column, d, readable, has_d, UPCAST, False)
+        d_position_k = tl.zeros((BLOCK_N, BLOCK_D), ACC)
         for start in range(begin, n_queries, BLOCK_M):
             row = start + tl.arange(0, BLOCK_M)
             has_row, wide_row = row < n_queries, row.to(tl.int64)
@@ -152,13 +174,16 @@ def key_gradients(
             lse = tl.where(lse == float("-inf"), 0.0, lse)
             delta = tl.load(DELTA + b * delta_stride[0] + h * delta_stride[1] + wide_row * delta_stride[2], mask=has_row, other=0.0)
             q_position = load_row(QUERY_POSITION, query_position_stride, b, row, has_row)
+            position_q = load_rows(PARTS.query_rows2, b, h, row, d, has_row, has_d, UPCAST, True)
 
             offset = k_position[:, None] - q_position[None, :]
             has = readable[:, None] & has_row[None, :]
             c = pair_classes(PARTS, 0, offset, span, b, row[None, :], column[:, None], has)
             key_c = pair_classes(PARTS, 1, offset, span, b, row[None, :], column[:, None], has)
             s = tl.dot(k, q, input_precision=PRECISION, out_dtype=ACC) * scale
+            content = s
             s = SCORE(s, offset, head, TABLE, span)
+            s = add_positions(s, content, position_k, position_q, PARTS, q_position, k_position, head, 1, ACC, PRECISION)
             s = add_parts(s, PARTS, c, key_c, b, h, row[None, :], column[:, None], has)
             q_segment = load_row(QUERY_SEGMENT, query_segment_stride, b, row, has_row)
             s = hide(s, offset, has, q_segment, k_segment, CAUSAL, 1)
@@ -169,8 +194,13 @@ def key_gradients(
             d_p = add_mass_gradient(d_p, PARTS, c, b, h, row[None, :], has)
             ds = p * (d_p - delta[None, :])  # p_ij (G_i·v_j − δ_i)
             d_k += tl.dot(ds.to(q.dtype), tl.trans(q), input_precision=PRECISION, out_dtype=ACC)  # Σ_i ds_ij q_i
+            if PARTS.d_key_rows2 is not None:
+                outside = outside_cls(ds, PARTS, q_position, k_position, 1)
+                d_position_k += tl.dot(outside.to(position_q.dtype), tl.trans(position_q), input_precision=PRECISION, out_dtype=ACC)  # Σ_i ds_ij p_i
             if PARTS.d_key_scores is not None:
                 add_by_class(PARTS.d_key_scores, ds, key_c, b, h, column, column < n_keys, has)
+        if PARTS.d_key_rows2 is not None:
+            store_rows(d_position_k, PARTS.d_key_rows2, b, h, column, d, column < n_keys, has_d)
 
     d_k_at, d_k = D_K + b * d_k_stride[0] + kh * d_k_stride[1], d_k * scale
     if PARTS.key_turns is None:

@@ -9,7 +9,8 @@ import triton
 import triton.language as tl
 
 from positionlib.kernels.classes import add_mass_gradient, add_parts, pair_classes
-from positionlib.kernels.tile import hide, index_range, load_row, load_tile, readable_keys
+from positionlib.kernels.tile import hide, index_range, load_row, load_rows, load_tile, readable_keys
+from positionlib.kernels.tupe import add_positions, outside_cls
 
 
 @triton.jit
@@ -38,6 +39,7 @@ def band_gradients(
         row = row_start + tl.arange(0, BLOCK_M)
         has_row, wide_row = row < n_queries, row.to(tl.int64)
         q = load_tile(Q + b * q_stride[0] + h * q_stride[1], row, d, q_stride[2], q_stride[3], has_row, has_d, UPCAST)
+        position_q = load_rows(PARTS.query_rows2, b, h, row, d, has_row, has_d, UPCAST, False)
         d_out_at = D_OUT + b * d_out_stride[0] + h * d_out_stride[1]
         d_out = load_tile(d_out_at, row, d, d_out_stride[2], d_out_stride[3], has_row, has_d, UPCAST)
         lse = tl.load(LSE + b * lse_stride[0] + h * lse_stride[1] + wide_row * lse_stride[2], mask=has_row, other=0.0)
@@ -56,20 +58,23 @@ def band_gradients(
             readable = readable_keys(KEY_ACTIVE, key_active_stride, b, column, n_keys)
             k = load_tile(K + b * k_stride[0] + key_head * k_stride[1], d, column, k_stride[3], k_stride[2], has_d, readable, UPCAST)
             v = load_tile(V + b * v_stride[0] + key_head * v_stride[1], d, column, v_stride[3], v_stride[2], has_d, readable, UPCAST)
+            position_k = load_rows(PARTS.key_rows2, b, h, column, d, readable, has_d, UPCAST, True)
 
             offset = k_position[None, :] - q_position[:, None]
             has = has_row[:, None] & readable[None, :]
             c = pair_classes(PARTS, 0, offset, span, b, row[:, None], column[None, :], has)
             key_c = pair_classes(PARTS, 1, offset, span, b, row[:, None], column[None, :], has)
             s = tl.dot(q, k, input_precision=PRECISION, out_dtype=ACC) * scale
+            content = s
             s = SCORE(s, offset, head, TABLE, span)
+            s = add_positions(s, content, position_q, position_k, PARTS, q_position, k_position, head, 0, ACC, PRECISION)
             s = add_parts(s, PARTS, c, key_c, b, h, row[:, None], column[None, :], has)
             k_segment = load_row(KEY_SEGMENT, key_segment_stride, b, column, readable)
             s = hide(s, offset, has, q_segment, k_segment, CAUSAL, 0)
             p = tl.exp(s - lse[:, None])
             d_p = tl.dot(d_out, v, input_precision=PRECISION, out_dtype=ACC)
             d_p = add_mass_gradient(d_p, PARTS, c, b, h, row[:, None], has)
-            ds = p * (d_p - delta[:, None])  # p_ij (G_i·v_j − δ_i)
+            ds = outside_cls(p * (d_p - delta[:, None]), PARTS, q_position, k_position, 0)  # p_ij (G_i·v_j − δ_i)
 
             near = tl.minimum(tl.maximum(offset - low, -1), BAND).to(tl.int32)  # −1 and BAND belong to other bands
             for c in range(BAND):

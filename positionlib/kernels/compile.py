@@ -25,8 +25,9 @@ from positionlib.kernels.admission import KINDS, interpreted
 from positionlib.kernels.arguments import LEARNED, Call
 from positionlib.kernels.launch import backward_calls, forward_call
 
-# Read by class: Shaw's key and value, both terms of DeBERTa, distances and paths. Turned: halves of a row, or neighbours, less than all of them.
-MECHANISMS = (*KINDS, "shaw", "deberta", "graph", "turned_halves", "turned_pairs")
+# Read by class: Shaw's key and value, both terms of DeBERTa, distances and paths. Turned: halves of a row, or neighbours, less than all of them. TUPE-R has
+# T5's bias too, and is the dearer of the two.
+MECHANISMS = (*KINDS, "shaw", "deberta", "graph", "turned_halves", "turned_pairs", "tupe")
 SHARED_LIMIT = {80: 166_912, 90: 232_448}  # bytes a block may use, by architecture
 DTYPES = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
 QUERIES = {"prefill": 1001, "decode": 1}  # the forward kernel has a tile for each
@@ -97,8 +98,9 @@ def compile_kernel(kind: str, arch: int, dtype: str, width: int, part: str) -> R
     own = {"shaw": {"class_of": class_of, "query_scores": by_query, "mass_classes": 2 * span + 1},
            "deberta": {"class_of": class_of, "query_scores": by_query, "key_scores": by_key},
            "graph": {"classes": pairs[:, 0].to(torch.uint8), "query_scores": by_query, "pair_bias": pairs},
-           "turned_halves": turns(width // 2), "turned_pairs": turns(16) | {"interleaved": True}}.get(kind, {})
-    score = kind if kind in KINDS else "content"
+           "turned_halves": turns(width // 2), "turned_pairs": turns(16) | {"interleaved": True},
+           "tupe": {"query_rows2": q[:1], "key_rows2": q.new_empty(1, heads, keys, width), "cls": lse[:, :, 0], "cls_position": 0}}.get(kind, {})
+    score = "t5" if kind == "tupe" else kind if kind in KINDS else "content"
     inputs = Call(q, k, k, row, column, column.bool(), row, column, table, score, span, True, 0.125, **own)
     mass, sums = (by_query, q.float()) if inputs.mass_classes else (None, q)
     if part in QUERIES:
@@ -106,7 +108,9 @@ def compile_kernel(kind: str, arch: int, dtype: str, width: int, part: str) -> R
     else:
         ends, inner = lse.new_empty(2, *lse.shape), lse.new_empty(batch, heads, 2 * span - 1)
         gradients = {name: getattr(inputs, name) for name in LEARNED if name != "table" and getattr(inputs, name) is not None}
-        calls = backward_calls(gradients, None if score == "content" else ends, inner if kind == "t5" else None, lse, q, lse, mass, sums, lse, inputs)
+        gradients |= {"cls": ends} if "cls" in own else {}
+        scratch = None if score == "content" else ends, inner if score == "t5" else None
+        calls = backward_calls(gradients, *scratch, lse, q, lse, mass, sums, lse, inputs)
         if BACKWARD.index(part) >= len(calls):
             return None
         call = calls[BACKWARD.index(part)]

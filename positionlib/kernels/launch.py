@@ -36,11 +36,21 @@ def launch_backward(gradients: dict[str, Tensor], d_out, d_lse, d_mass, out, lse
         ends = lse.new_empty(2, *lse.shape)
         if call.kind == "t5":
             inner = lse.new_empty(lse.shape[0] * -(-lse.shape[2] // CHUNK), lse.shape[1], 2 * call.span - 1)
-    calls = backward_calls(gradients, ends, inner, delta, d_out, d_lse, d_mass, out, lse, call)
+    apart = _apart(gradients, lse)
+    calls = backward_calls(gradients | apart, ends, inner, delta, d_out, d_lse, d_mass, out, lse, call)
     _run(out, [made for made, written in zip(calls, (gradients["q"], gradients["k"], inner)) if written is not None and written.numel()])
+    for name, parts in apart.items():
+        gradients[name].copy_(parts.sum((1, 3)) if name == "cls" else parts.sum(0, keepdim=True))
     if d_table is not None:
         first, last = ends.sum((1, 3))  # over the batch and the rows: [H] each
         d_table.copy_(first if inner is None else torch.cat((first[:, None], inner.sum(0), last[:, None]), 1))
+
+
+def _apart(gradients: dict[str, Tensor], lse: Tensor) -> dict[str, Tensor]:
+    """Where the kernels put what the host adds up: of rows that the batch shares, a gradient for each batch row; of a head's numbers, one for each row."""
+    batch, shared = lse.shape[0], [name for name in ("query_rows2", "key_rows2") if name in gradients and gradients[name].shape[0] < lse.shape[0]]
+    apart = {name: lse.new_empty(batch, *gradients[name].shape[1:]) for name in shared}
+    return apart | ({"cls": lse.new_empty(2, *lse.shape)} if "cls" in gradients else {})
 
 
 def _run(where, calls) -> None:
@@ -107,11 +117,11 @@ def _parts(call: Call, **filled: Tensor | None) -> Parts:
         classes = classes.expand(call.q.shape[0], *classes.shape[-2:])
         count = next((t.shape[3] for t in (call.query_scores, call.key_scores) if t is not None), call.mass_classes)
     read = {name: getattr(call, name) for name in set(TENSORS) & set(Parts._fields)} | {"classes": classes}
-    for name in ("query_turns", "key_turns"):  # stride 0 where the batch shares them
+    for name in ("query_turns", "key_turns", "query_rows2", "key_rows2"):  # stride 0 where the batch shares them
         read[name] = None if read[name] is None else read[name].expand(call.q.shape[0], -1, -1, -1)
     pairs = None if call.query_turns is None or 2 * call.query_turns.shape[-1] == call.q.shape[-1] else call.query_turns.shape[-1]
     strided = {name: None if t is None else Strided(t, t.stride()) for name, t in (read | filled).items()}
-    return Parts(class_count=count, pairs=pairs, interleaved=1 if call.interleaved else None, **strided)
+    return Parts(class_count=count, cls_position=call.cls_position, pairs=pairs, interleaved=1 if call.interleaved else None, **strided)
 
 
 def mechanism(kind: str) -> tuple:

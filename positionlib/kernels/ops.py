@@ -11,18 +11,20 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from positionlib.errors import UnsupportedPositionContract, require
-from positionlib.forms import ByClass, ByTurn
+from positionlib.forms import ByClass, ByRow, ByTurn
 from positionlib.kernels.admission import refusal
 from positionlib.kernels.arguments import LEARNED, SCHEMA, TENSORS, Call
 from positionlib.kernels.bias import BiasArgs
 from positionlib.kernels.by_class import with_classes, with_value_rows
+from positionlib.kernels.by_row import with_rows
 from positionlib.kernels.launch import accumulator, launch, launch_backward
 
 
 def forward(q: Float[Tensor, "B H Q D"], k: Float[Tensor, "B Hkv K D"], v: Float[Tensor, "B Hkv K D"], *,
             query_positions: Int[Tensor, "*B Q"], key_positions: Int[Tensor, "*B K"], causal: bool, scale: float,
             key_active: Bool[Tensor, "*B K"] | None = None, query_segments: Int[Tensor, "*B Q"] | None = None,
-            key_segments: Int[Tensor, "*B K"] | None = None, bias: BiasArgs | None = None, form: ByClass | ByTurn | None = None) -> Float[Tensor, "B H Q D"]:
+            key_segments: Int[Tensor, "*B K"] | None = None, bias: BiasArgs | None = None,
+            form: ByClass | ByRow | ByTurn | None = None) -> Float[Tensor, "B H Q D"]:
     """Fused attention: softmax over the visible keys of scale · q·k + bias, times v, rounded once to q's dtype; and what ``form`` adds.
 
     Positions are int64, exact for any difference. Keys with ``key_active`` False are never loaded. Rows that see no key are zero,
@@ -43,6 +45,8 @@ def forward(q: Float[Tensor, "B H Q D"], k: Float[Tensor, "B Hkv K D"], v: Float
     call = Call(q, k, v, query_positions, key_positions, key_active, query_segments, key_segments, table, kind, span, causal, scale)
     if isinstance(form, ByTurn):
         return attention_forward(*call._replace(**vars(form)))[0]
+    if isinstance(form, ByRow):
+        return attention_forward(*with_rows(call, form))[0]
     out, _, mass = attention_forward(*(call if form is None else with_classes(call, form)))
     return out if form is None or form.value_rows is None else with_value_rows(out, mass, form, q.dtype)
 

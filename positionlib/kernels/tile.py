@@ -15,6 +15,7 @@ import triton.language as tl
 
 from positionlib.kernels.classes import add_by_class, add_parts, pair_classes
 from positionlib.kernels.rotary import load_turned
+from positionlib.kernels.tupe import add_positions
 
 
 @triton.jit
@@ -43,6 +44,7 @@ def forward_tile(
         q = load_tile(q_at, row, d, q_stride[2], q_stride[3], has_row, has_d, UPCAST)
     else:
         q = load_turned(q_at, q_stride, PARTS.query_turns, PARTS, b, row, has_row, width, UPCAST, ACC, BLOCK_D)
+    position_q = load_rows(PARTS.query_rows2, b, head.to(tl.int64), row, d, has_row, has_d, UPCAST, False)
     q_position = load_row(QUERY_POSITION, query_position_stride, b, row, has_row)
     q_segment = load_row(QUERY_SEGMENT, query_segment_stride, b, row, has_row)
 
@@ -63,13 +65,16 @@ def forward_tile(
                 k = load_tile(k_at, d, column, k_stride[3], k_stride[2], has_d, readable, UPCAST)
             else:
                 k = tl.trans(load_turned(k_at, k_stride, PARTS.key_turns, PARTS, b, column, readable, width, UPCAST, ACC, BLOCK_D))
+            position_k = load_rows(PARTS.key_rows2, b, head.to(tl.int64), column, d, readable, has_d, UPCAST, True)
 
             offset = k_position[None, :] - q_position[:, None]  # key minus query: an exact integer, still to be clamped or cast
             has = has_row[:, None] & readable[None, :]
             c = pair_classes(PARTS, 0, offset, span, b, row[:, None], column[None, :], has)
             key_c = pair_classes(PARTS, 1, offset, span, b, row[:, None], column[None, :], has)
             s = tl.dot(q, k, input_precision=PRECISION, out_dtype=ACC) * scale
+            content = s
             s = SCORE(s, offset, head, TABLE, span)
+            s = add_positions(s, content, position_q, position_k, PARTS, q_position, k_position, head, 0, ACC, PRECISION)
             s = add_parts(s, PARTS, c, key_c, b, head.to(tl.int64), row[:, None], column[None, :], has)
             k_segment = load_row(KEY_SEGMENT, key_segment_stride, b, column, readable)
             s = hide(s, offset, readable[None, :], q_segment, k_segment, CAUSAL, 0)
@@ -103,6 +108,25 @@ def load_tile(BASE, i, j, stride_i, stride_j, has_i, has_j, UPCAST: tl.constexpr
     at = BASE + i.to(tl.int64)[:, None] * stride_i + j.to(tl.int64)[None, :] * stride_j
     tile = tl.load(at, mask=has_i[:, None] & has_j[None, :], other=0.0)
     return tile.to(tl.float32) if UPCAST else tile
+
+
+@triton.jit
+def load_rows(X, b, h, n, d, has_n, has_d, UPCAST: tl.constexpr, TRANSPOSED: tl.constexpr):
+    """The tile X[b, h, n, d], or [d, n], of one of PARTS; None stays None."""
+    tile = None
+    if X is not None:
+        at = X.at + b * X.stride[0] + h * X.stride[1]
+        if TRANSPOSED:
+            tile = load_tile(at, d, n, X.stride[3], X.stride[2], has_d, has_n, UPCAST)
+        else:
+            tile = load_tile(at, n, d, X.stride[2], X.stride[3], has_n, has_d, UPCAST)
+    return tile
+
+
+@triton.jit
+def store_rows(tile, X, b, h, n, d, has_n, has_d):
+    """X[b, h, n, d] = the tile."""
+    store_tile(tile, X.at + b * X.stride[0] + h * X.stride[1], n, d, X.stride[2], X.stride[3], has_n, has_d)
 
 
 @triton.jit

@@ -8,15 +8,16 @@ from torch import Tensor
 
 from positionlib import kernels
 from positionlib.capabilities import (
-    BIAS, CAUSAL, CLASS_BIAS, FREQUENCY_GRADIENT, GIVEN_BIAS, KEY_SCORE, NO_CONTENT, OPEN_CLASSES, PAIR_RELATION, QUERY_SCORE, ROTATION, VALUE_SUM, Refusal,
+    BIAS, CAUSAL, CLASS_BIAS, FREQUENCY_GRADIENT, GIVEN_BIAS, KEY_SCORE, NO_CONTENT, OPEN_CLASSES, PAIR_RELATION, QUERY_SCORE,
+    ROTATION, ROW_SCORE, VALUE_SUM, Refusal,
 )
-from positionlib.forms import ByClass, ByTurn
+from positionlib.forms import ByClass, ByRow, ByTurn, OfRows
 from positionlib.geometry import AttentionGeometry
 from positionlib.rotation import QKTransform
 from positionlib.terms import ClassBias, SlopeBias, Term, VisibilityOnly
 
-FUSED_TERMS = (type(None), VisibilityOnly, ClassBias, SlopeBias, QKTransform)  # and every term that has a form by class
-HAS = (CAUSAL, BIAS, QUERY_SCORE, KEY_SCORE, VALUE_SUM, NO_CONTENT, PAIR_RELATION, CLASS_BIAS, GIVEN_BIAS, ROTATION)
+FUSED_TERMS = (type(None), VisibilityOnly, ClassBias, SlopeBias, QKTransform, OfRows)  # and every term that has a form by class
+HAS = (CAUSAL, BIAS, QUERY_SCORE, KEY_SCORE, VALUE_SUM, NO_CONTENT, PAIR_RELATION, CLASS_BIAS, GIVEN_BIAS, ROTATION, ROW_SCORE)
 
 
 def refusal(q: Float[Tensor, "B H Q D"], k: Float[Tensor, "B Hkv K D"], v: Float[Tensor, "B Hkv K D"], term: Term | None,
@@ -25,6 +26,8 @@ def refusal(q: Float[Tensor, "B H Q D"], k: Float[Tensor, "B Hkv K D"], v: Float
     form = by_class(term, geometry.slice_queries(0, 0), 1.0)  # of no pair: what kind of form it is
     if not isinstance(term, FUSED_TERMS) and form is None:
         return Refusal(f"no fused form of {type(term).__name__}", term=term, has=HAS)
+    if isinstance(term, OfRows) and (width := term.by_row().query_rows.shape[-1]) != q.shape[-1]:
+        return Refusal(f"position rows of width {width}: the kernel takes rows as wide as the heads", (f"position width {width}",))
     if isinstance(term, SlopeBias) and term.rounded is not None:
         return Refusal(f"slopes rounded to {term.rounded}: the kernel keeps them in float32", term=term, has=HAS)
     if isinstance(term, QKTransform) and term.inverse_frequency.requires_grad and torch.is_grad_enabled():
@@ -41,11 +44,14 @@ def fused_attend(q: Float[Tensor, "B H Q D"], k: Float[Tensor, "B Hkv K D"], v: 
     g, bias = geometry, bias_args(term, scale)
     return kernels.forward(q, k, v, query_positions=g.query_positions, key_positions=g.key_positions, causal=g.causal, scale=scale,
                            key_active=g.key_active, query_segments=g.query_segments, key_segments=g.key_segments, bias=bias,
-                           form=_turns(q, term, g) if isinstance(term, QKTransform) else by_class(term, g, scale))
+                           form=_form(q, term, g, scale))
 
 
 def bias_args(term: Term | None, scale: float) -> kernels.BiasArgs | None:
     """The bias by offset of an admitted term as the kernel reads it: all that it holds of such a term."""
+    if isinstance(term, OfRows):
+        rows = term.by_row()
+        return None if rows.bias is None else kernels.BiasArgs.from_classes(rows.bias, rows.rule, "key_minus_query")
     if not isinstance(term, (ClassBias, SlopeBias)):
         return None
     factor = scale if term.inside_scale else 1.0
@@ -59,7 +65,12 @@ def by_class(term: Term | None, geometry: AttentionGeometry, scale: float) -> By
     return None if term is None else term.by_class(geometry.query_positions, geometry.key_positions, scale)
 
 
-def _turns(q: Tensor, term: QKTransform, geometry: AttentionGeometry) -> ByTurn:
+def _form(q: Tensor, term: Term | None, geometry: AttentionGeometry, scale: float) -> ByClass | ByRow | ByTurn | None:
+    if isinstance(term, OfRows):
+        term.require_made_for(geometry.query_positions, geometry.key_positions)
+        return term.by_row()
+    if not isinstance(term, QKTransform):
+        return by_class(term, geometry, scale)
     term.require_width(q)
     wide = torch.promote_types(q.dtype, torch.float32)
     queries, keys = (term.turns(positions, wide) for positions in (geometry.query_positions, geometry.key_positions))

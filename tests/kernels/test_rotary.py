@@ -74,7 +74,8 @@ BACKWARD_FAULTS = {
     "dK turned back as queries": (backward, "d_k_stride, PARTS.key_turns", "d_k_stride, PARTS.query_turns", "neighbours"),
     "dQ without its scale": (backward, "d_q * scale", "d_q", "half_split"),
     "dK from keys that do not turn": (backward, "if PARTS.key_turns is None:\n        k = load_tile", "if True:\n        k = load_tile", "some_neighbours"),
-    "dQ from keys that do not turn": (backward, "if PARTS.key_turns is None:\n            k = load_tile", "if True:\n            k = load_tile", "some_neighbours"),
+    "dQ from keys that do not turn": (backward, "if PARTS.key_turns is None:\n            k = load_tile", "if True:\n            k = load_tile",
+                                      "some_neighbours"),
 }
 
 
