@@ -1,4 +1,4 @@
-"""What a backend reads of a term in place of its pairs: numbers and rows for a line of offsets, or by class."""
+"""What a backend reads of a term in place of its pairs: numbers and rows for a line of offsets, by class, or by row."""
 
 from __future__ import annotations
 
@@ -77,3 +77,37 @@ class OnALine(Protocol):
 
     def by_line(self, first: int, last: int) -> ByLine:
         """The term with a row for each of first..last."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ByTurn:
+    """A term that turns pairs of channels before the product of q and k: cosines and sines of each row's angles, and which channels are pairs."""
+
+    query_turns: Float[Tensor, "*B Q 2 P"]
+    key_turns: Float[Tensor, "*B K 2 P"]
+    interleaved: bool
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ByRow:
+    """A term that is a product of two rows, one of the query's position and one of the key's.
+
+    s_ij = scale · q_i·k_j + query_rows_i·key_rows_j + bias[c], with c the class of j − i by ``rule``. Where the key is at ``cls_position``
+    the number ``cls[0]`` stands for all but the first product; then, where the query is, ``cls[1]``. None adds or replaces nothing.
+    """
+
+    query_rows: Float[Tensor, "*B H Q D"]
+    key_rows: Float[Tensor, "*B H K D"]
+    rule: object | None = None
+    bias: Float[Tensor, "C H"] | None = None
+    cls: Float[Tensor, "2 H"] | None = None
+    cls_position: int | None = None
+
+
+@runtime_checkable
+class OfRows(Protocol):
+    """A term that can be written as :class:`ByRow`, for the positions that it was made for."""
+
+    def by_row(self) -> ByRow: ...
+
+    def require_made_for(self, query_positions: Int[Tensor, "*B Q"], key_positions: Int[Tensor, "*B K"]) -> None: ...

@@ -13,6 +13,7 @@ import triton.language as tl
 from positionlib.kernels.classes import add_mass_gradient, add_parts, pair_classes
 from positionlib.kernels.tile import hide, index_range, load_row, load_rows, load_tile, readable_keys
 from positionlib.kernels.transformer_xl import add_places, shifted
+from positionlib.kernels.tupe import add_positions, outside_cls
 
 
 @triton.jit
@@ -47,6 +48,7 @@ def band_gradients(
         row = row_start + tl.arange(0, BLOCK_M)
         has_row, wide_row = row < n_queries, row.to(tl.int64)
         q = load_tile(Q + b * q_stride[0] + h * q_stride[1], row, d, q_stride[2], q_stride[3], has_row, has_d, UPCAST)
+        position_q = load_rows(PARTS.query_rows2, b, h, row, d, has_row, has_d, UPCAST, False)
         d_out_at = D_OUT + b * d_out_stride[0] + h * d_out_stride[1]
         d_out = load_tile(d_out_at, row, d, d_out_stride[2], d_out_stride[3], has_row, has_d, UPCAST)
         lse = tl.load(LSE + b * lse_stride[0] + h * lse_stride[1] + wide_row * lse_stride[2], mask=has_row, other=0.0)
@@ -59,7 +61,6 @@ def band_gradients(
         k_position_at = KEY_POSITION + b * key_position_stride[0]
         first, stop = index_range(k_position_at, key_position_stride[1], n_keys, earliest, latest, SCAN)
         if PARTS.offset_rows is not None:
-            q2 = load_rows(PARTS.query_rows2, b, h, row, d, has_row, has_d, UPCAST)
             dz = tl.zeros((BLOCK_M, BAND), ACC)
             held, held_stop = 0, 0
 
@@ -69,17 +70,20 @@ def band_gradients(
             readable = readable_keys(KEY_ACTIVE, key_active_stride, b, column, n_keys)
             k = load_tile(K + b * k_stride[0] + key_head * k_stride[1], d, column, k_stride[3], k_stride[2], has_d, readable, UPCAST)
             v = load_tile(V + b * v_stride[0] + key_head * v_stride[1], d, column, v_stride[3], v_stride[2], has_d, readable, UPCAST)
+            position_k = load_rows(PARTS.key_rows2, b, h, column, d, readable, has_d, UPCAST, True)
 
             if PARTS.offset_rows is not None:  # right for the offsets of this band, which is all that dz takes
                 z, held, held_stop = shifted(
-                    q2, q_position, has_row, k_position, readable, held, held_stop, band_at, PARTS.offset_rows.stride, slab_at,
+                    position_q, q_position, has_row, k_position, readable, held, held_stop, band_at, PARTS.offset_rows.stride, slab_at,
                     d, has_d, -low, high - low + 1, scale, ACC, PRECISION, BAND, 1, 0)  # fmt: skip
             offset = k_position[None, :] - q_position[:, None]
             has = has_row[:, None] & readable[None, :]
             c = pair_classes(PARTS, 0, offset, span, b, row[:, None], column[None, :], has)
             key_c = pair_classes(PARTS, 1, offset, span, b, row[:, None], column[None, :], has)
             s = tl.dot(q, k, input_precision=PRECISION, out_dtype=ACC) * scale
+            content = s
             s = SCORE(s, offset, head, TABLE, span)
+            s = add_positions(s, content, position_q, position_k, PARTS, q_position, k_position, head, 0, ACC, PRECISION)
             s = add_parts(s, PARTS, c, key_c, b, h, row[:, None], column[None, :], has)
             if PARTS.offset_rows is not None:
                 s += z
@@ -88,7 +92,7 @@ def band_gradients(
             p = tl.exp(s - lse[:, None])
             d_p = tl.dot(d_out, v, input_precision=PRECISION, out_dtype=ACC)
             d_p = add_mass_gradient(d_p, PARTS, c, b, h, row[:, None], has)
-            ds = p * (d_p - delta[:, None])  # p_ij (G_i·v_j − δ_i)
+            ds = outside_cls(p * (d_p - delta[:, None]), PARTS, q_position, k_position, 0)  # p_ij (G_i·v_j − δ_i)
 
             if PARTS.offset_rows is None:
                 near = tl.minimum(tl.maximum(offset - low, -1), BAND).to(tl.int32)  # −1 and BAND belong to other bands
@@ -99,7 +103,7 @@ def band_gradients(
                 dz = add_places(dz, ds, slot, q_position, k_position, readable, slab_at + BLOCK_M * BAND, -low, high - low + 1)
 
         if PARTS.offset_rows is not None:
-            d_rows += tl.dot(tl.trans(dz.to(q2.dtype)), q2, input_precision=PRECISION, out_dtype=ACC)  # Σ_i dZ[i, t] (q_i + v)
+            d_rows += tl.dot(tl.trans(dz.to(position_q.dtype)), position_q, input_precision=PRECISION, out_dtype=ACC)  # Σ_i dZ[i, t] (q_i + v)
 
     partial_at = PARTIAL + chunk.to(tl.int64) * partial_stride[0] + h * partial_stride[1] + (band * BAND + slot) * partial_stride[2]
     inner = low + slot < last - span

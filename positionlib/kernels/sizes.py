@@ -24,24 +24,24 @@ def tile_sizes(width: int, queries: int, element_size: int, crowded: bool) -> di
     return _sizes(m, n, block_d, warps, stages) | _ring(m, n)
 
 
-def query_tile_sizes(width: int, element_size: int, crowded: bool) -> dict[str, int]:
-    """As :func:`tile_sizes`, of ``query_gradients``."""
+def query_tile_sizes(width: int, element_size: int, crowded: bool, turned: bool) -> dict[str, int]:
+    """As :func:`tile_sizes`, of ``query_gradients``; ``turned`` where rotary makes the rows of q and k in registers."""
     block_d = _block_d(width)
     if element_size > 2:
         m, n, warps, stages = 32 if block_d <= 64 else 16, 32, 8, 2
     elif crowded:
         m, n, warps, stages = 32, 32 if block_d <= 64 else 16, 8, 1
     elif block_d <= 64:
-        m, n, warps, stages = 128, 32, 8, 3
+        m, n, warps, stages = 128, 64 if _warp_groups() else 32, 8, 3
     elif block_d <= 128:
-        m, n, warps, stages = 128 if _warp_groups() else 64, 32, 8, 2
+        m, n, warps, stages = 128 if _warp_groups() else 32 if turned else 64, 32, 8, 2
     else:
         m, n, warps, stages = 32, 32, 8, 1
     return _sizes(m, n, block_d, warps, stages) | _ring(m, n)
 
 
-def key_tile_sizes(width: int, element_size: int, crowded: bool) -> dict[str, int]:
-    """As :func:`tile_sizes`, of ``key_gradients``."""
+def key_tile_sizes(width: int, element_size: int, crowded: bool, turned: bool) -> dict[str, int]:
+    """As :func:`query_tile_sizes`, of ``key_gradients``."""
     block_d = _block_d(width)
     if element_size > 2:
         m, n, warps, stages = 16, 32, 8, 2
@@ -50,7 +50,7 @@ def key_tile_sizes(width: int, element_size: int, crowded: bool) -> dict[str, in
     elif block_d <= 64:
         m, n, warps, stages = 32 if _warp_groups() else 16, 128, 8, 2
     elif block_d <= 128:
-        m, n, warps, stages = (16, 128, 8, 2) if _warp_groups() else (32, 32, 8, 2)
+        m, n, warps, stages = (16, 64 if turned else 128, 8, 2) if _warp_groups() else (32, 32, 8, 2)
     else:
         m, n, warps, stages = 16, 32, 8, 1
     return _sizes(m, n, block_d, warps, stages) | _ring(m, n)

@@ -34,7 +34,7 @@ CASES = [
     LineCase("left_padding", batch=2, causal=True, queries=40, keys=40, padding="left", batched=True, first=-30, rows=31, heads=1, key_heads=1),
     LineCase("shuffled_keys", causal=True, queries=20, start=16, keys=36, shuffled=True, first=-35, rows=36, key_heads=1),
     LineCase("packed", queries=40, keys=40, segments=True, padding="right", width=48, first=-39, rows=79, shared=True),
-    LineCase("gaps", queries=20, start=70, keys=34, step=4, first=-90, rows=160, heads=1, key_heads=1),
+    LineCase("gaps", queries=20, start=70, origin=140, keys=34, step=-4, first=-90, rows=160, heads=1, key_heads=1),
     LineCase("same_place", queries=20, start=10, keys=34, step=0, first=-25, rows=30, heads=1, key_heads=1),
     LineCase("near_2_31", causal=True, queries=20, start=2**31 + 17, origin=2**31 - 3, keys=40, first=-30, rows=31, heads=1, key_heads=1),
     LineCase("beyond_2_31_apart", causal=True, queries=17, start=2**40, keys=34, heads=1, key_heads=1),

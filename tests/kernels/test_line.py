@@ -102,7 +102,7 @@ FAULTS = {
     "line turned round": (transformer_xl, "q_position - span + begin", "q_position + span + begin", "both_ends", False),
     "far offsets read nothing": (transformer_xl, "tl.maximum(from_begin, -begin * WINDOW)", "from_begin", "both_ends", False),
     "clamp one short": (transformer_xl, "length - 1 - begin * WINDOW", "length - 2 - begin * WINDOW", "both_ends", False),
-    "windows before those held taken for held": (transformer_xl, "(held <= begin) & (begin < held_stop)", "begin < held_stop", "shuffled_keys", False),
+    "windows before those held taken for held": (transformer_xl, "(held <= begin) & (begin < held_stop)", "begin < held_stop", "gaps", False),
     "one round of windows alone": (transformer_xl, "last // WINDOW + 1, RING)", "first // WINDOW + 1, RING)", "gaps", False),
     "last window lost": (transformer_xl, "tl.minimum(begin + RING, last // WINDOW + 1)", "tl.minimum(begin + RING, last // WINDOW)", "both_ends", False),
     "scale left out": (transformer_xl, "out_dtype=ACC) * scale", "out_dtype=ACC)", "causal", False),
