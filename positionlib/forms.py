@@ -108,6 +108,8 @@ class ByRow:
 class OfRows(Protocol):
     """A term that can be written as :class:`ByRow`, for the positions that it was made for."""
 
-    def by_row(self) -> ByRow: ...
+    def by_row(self) -> ByRow:
+        """The term in its rows."""
 
-    def require_made_for(self, query_positions: Int[Tensor, "*B Q"], key_positions: Int[Tensor, "*B K"]) -> None: ...
+    def require_made_for(self, query_positions: Int[Tensor, "*B Q"], key_positions: Int[Tensor, "*B K"]) -> None:
+        """Refuse the positions of another call."""
