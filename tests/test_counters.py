@@ -82,10 +82,13 @@ def test_bytes_of_blocks_are_those_of_one_block(name, whole, monkeypatch):
 def test_bytes_of_the_fused_kernel_are_its_table():
     geometry, device = pl.AttentionGeometry.encoder(20), "cuda" if torch.cuda.is_available() else "cpu"
     q = torch.randn(1, 2, 20, 16, device=device)
-    for module, held in ((pl.T5Bias(2, 8, 20, bidirectional=True), 2 * 41 * 4), (pl.ALiBi(2, form="symmetric"), 2 * 8), (None, 0)):  # slopes: float64
+    for module, held, rows in (
+        (pl.T5Bias(2, 8, 20, bidirectional=True), 2 * 41 * 4, 0), (pl.ALiBi(2, form="symmetric"), 2 * 8, 0),  # slopes: float64
+        (pl.TransformerXL(8, 2, 16, bidirectional=True), 0, 2 * 39 * 16 * 4), (None, 0, 0),
+    ):
         term = None if module is None else module.to(device)(geometry.to(device))
         _, counters = counted(q, q, q, term, geometry.to(device), backend="triton")
-        assert (counters.position_backend, counters.bias_materialized_bytes, counters.relation_materialized_bytes) == ("triton", held, 0)
+        assert (counters.position_backend, counters.bias_materialized_bytes, counters.relation_materialized_bytes) == ("triton", held, rows)
 
 
 def pairs(geometry):
