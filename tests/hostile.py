@@ -174,7 +174,7 @@ CALLS: dict[str, Call] = {
        for form, hops, edges in (("paper", 2, normal(2, 3)), ("released", 2, IDS[:2, None]), ("direct", 1, IDS[:2, None]))},
     "PairBias": (lambda pairs: graph_bias.PairBias(pairs=pairs).materialize(IDS, IDS), dict(pairs=normal(2, N, N))),
     "DistanceBias": (lambda **fields: graph_bias.DistanceBias(**fields).materialize(IDS, IDS),
-                     dict(table=normal(3, 2), classes=torch.zeros(N, N, dtype=torch.uint8), path=normal(2, N, N))),
+                     dict(table=normal(3, 2), classes=torch.zeros(N, N, dtype=torch.long), path=normal(2, N, N))),
     "PairBias.materialize": (graph_bias.PairBias(pairs=normal(2, N, N)).materialize, dict(**PAIR, dtype=torch.float64)),
 }
 

@@ -12,7 +12,7 @@ def tile_sizes(width: int, queries: int, element_size: int, crowded: bool) -> di
     if element_size > 2:  # full float32 precision runs without tensor cores: small tiles, to stay in registers
         m, n, warps, stages = 32 if block_d <= 64 else 16, 32, 8, 2
     elif crowded:
-        m, n, warps, stages = 64 if block_d <= 128 else 32, 32, 8, 2
+        m, n, warps, stages = 64 if block_d <= 64 else 32, 32, 8, 2
     elif block_d <= 64:
         m, n, warps, stages = 128, 64, 8, 3
     elif block_d <= 128:
