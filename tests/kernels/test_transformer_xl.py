@@ -9,6 +9,7 @@ from positionlib.capabilities import FAR
 from positionlib.forms import ByLine, OnALine
 from positionlib.kernels import launch
 from positionlib.mechanisms.transformer_xl import SegmentMemory
+from positionlib.runtime import fused
 from tests.kernels.cases import DEVICE
 from tests.kernels.test_operator import Largest
 
@@ -24,7 +25,7 @@ CAUSAL = {
         torch.tensor([2**31 + 1]), torch.cat((torch.arange(2**31 - 30, 2**31 + 2), torch.zeros(3, dtype=torch.int64))), causal=True,
         key_active=torch.arange(35) < 32),
 }
-SHUFFLED = pl.AttentionGeometry(torch.arange(20).flip(0), torch.randperm(33, generator=torch.Generator().manual_seed(0)))
+SHUFFLED = pl.AttentionGeometry(torch.arange(9).flip(0), torch.randperm(14, generator=torch.Generator().manual_seed(0)))
 
 
 def qkv(geometry, heads=H, key_heads=1, dtype=torch.float32):
@@ -87,7 +88,7 @@ def test_float16_rounds_each_sum_once():
     tensors = [x.detach() for x in qkv(geometry, dtype=torch.float16)]
     exact = pl.attend(*(x.double() for x in tensors), module.double()(geometry), geometry, backend="eager")
     seen = pl.attend(*tensors, module.float()(geometry), geometry, backend="triton")
-    assert seen.dtype == torch.float16 and float((seen.double() - exact).abs().max()) < 8e-3
+    assert seen.dtype == torch.float16 and float((seen.double() - exact).detach().abs().max()) < 8e-3
 
 
 def test_no_queries_and_no_keys():
@@ -100,15 +101,12 @@ def test_no_queries_and_no_keys():
             assert not gradient.any()
 
 
-def test_a_traced_graph_is_refused_by_name():
+def test_a_traced_graph_is_refused_by_name(monkeypatch):
+    """It has no positions whose values would say how long the line is."""
     geometry, module = CAUSAL["self"].to(DEVICE), module_of()
-    tensors = qkv(geometry)
-
-    def model(q, k, v):
-        return pl.attend(q, k, v, module(geometry), geometry, backend="triton")
-
-    with pytest.raises(Exception, match="a graph is being traced"):
-        torch.compile(model, backend="eager", fullgraph=True)(*tensors)
+    tensors, term = qkv(geometry), module(geometry)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    assert fused.refusal(*tensors, term, geometry).missing == {"a traced graph"}
 
 
 @pytest.mark.parametrize("field, shape", [("rows", (3, 5, D)), ("rows", (H, 1, D)), ("content_bias", (H, D + 1)), ("position_bias", (3, D))])
