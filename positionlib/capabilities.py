@@ -2,7 +2,7 @@
 
 A backend has no list of its abilities: it has the checks that :func:`positionlib.attention.attend` runs before a call, each of which
 returns None or a :class:`Refusal`. What a term needs is read off the term: the arrays that it hands a backend for a line of offsets
-(:class:`positionlib.terms.ByOffset`), or that it has none to hand over.
+(:class:`positionlib.terms.ByOffset`) or of rows (:class:`positionlib.terms.ByRow`), or that it has none to hand over.
 
 Needs that only the numbers of a call can show (``SCATTERED``, ``FAR``, ``UNBOUNDED``) stand in a refusal and in no term.
 """
@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from positionlib.forms import ByOffset
+from positionlib.forms import ByOffset, OfRows
 from positionlib.rotation import QKTransform
 from positionlib.terms import ClassBias, Relation, ScoreBias, SlopeBias, StateRows, Term
 
@@ -24,8 +24,8 @@ CLASS_BIAS, GIVEN_BIAS = "additive bias by class of pair", "given bias by pair"
 ROUNDED_BIAS, OPEN_CLASSES = "bias rounded before the sum", "classes without a last distance"
 QUERY_SCORE, KEY_SCORE, VALUE_SUM = "relation score of the query", "relation score of the key", "relation of the values"
 CONTENT_BIAS, NO_CONTENT = "content bias", "scores without content"
-PAIR_RELATION, PAIR_SCORE = "relation by pair", "scores by pair"
-ROTATION = "rotation of q and k"
+PAIR_RELATION, PAIR_SCORE, ROW_SCORE = "relation by pair", "scores by pair", "products of position rows"
+ROTATION, FREQUENCY_GRADIENT = "rotation of q and k", "gradient of the frequencies"
 CAUSAL, PADDING, SEGMENTS, FREE = "causal visibility", "key padding", "segments", "free visibility matrix"
 SCATTERED, FAR, UNBOUNDED = "positions in no run", "offsets far apart", "numbers without a bound"
 
@@ -72,6 +72,8 @@ def of_line(line: ByOffset) -> frozenset[str]:
 def _off_the_line(term: Term) -> set[str]:
     if isinstance(term, Relation):
         return {PAIR_RELATION} | {name for name, table in ((QUERY_SCORE, term.key_table), (VALUE_SUM, term.value_table)) if table is not None}
+    if isinstance(term, OfRows):
+        return {ROW_SCORE} if term.by_row().bias is None else {ROW_SCORE, BIAS}
     if not isinstance(term, ScoreBias):
         return {PAIR_SCORE}
     nobody = torch.zeros(0, dtype=torch.int64)

@@ -29,6 +29,7 @@ from positionlib.admission import Admission, admit
 from positionlib.attention import AttendTrace, attend
 from positionlib.capabilities import KEY_SCORE, QUERY_SCORE
 from positionlib.errors import require
+from positionlib.forms import ByClass, ByLine
 from positionlib.geometry import AttentionGeometry
 from positionlib.mechanisms.deberta import DisentangledScores
 from positionlib.mechanisms.shaw_variants import QueryKeyRelation
@@ -133,11 +134,11 @@ def _fields(term: Term | None) -> tuple:
 
 
 def _fused_bytes(q: Tensor, term: Term | None, geometry: AttentionGeometry, scale: float) -> tuple[int, int]:
-    from positionlib.runtime.fused import bias_args, by_class
+    from positionlib.runtime.fused import bias_args, form_of
 
-    table, form = bias_args(term, scale), by_class(term, geometry, scale)
-    if form is None:
-        return _size(table and table.table), 0
+    table, form = bias_args(term, scale), form_of(q, term, geometry, scale)
+    if not isinstance(form, ByClass):
+        return _size(table and table.table), _size(form.rows) if isinstance(form, ByLine) else 0
     by_row = q.shape[0] * q.shape[1] * torch.promote_types(q.dtype, torch.float32).itemsize
     rows = (form.query_rows, geometry.query_length), (form.key_rows, geometry.key_length), (form.value_rows, geometry.query_length)
     return _size(form.bias, form.pair_bias), sum(by_row * length * t.shape[-2] for t, length in rows if t is not None)

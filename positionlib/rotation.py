@@ -51,15 +51,11 @@ class QKTransform(Term):
         PositionContractError
             rows that are no [B, H, N, D] of the right width, positions of another length or batch, no integers, or beyond ±2⁵³.
         """
-        width = 2 * self.inverse_frequency.shape[0]
-        fits = width <= x.shape[-1] if self.d_head is None else x.shape[-1] == self.d_head
-        require(fits, "x", x, f"heads of width {self.d_head or f'{width} or more'}", "Build the term for the model's d_head.")
+        self.require_width(x)
         require(tuple(positions.shape) in (x.shape[2:3], (x.shape[0], x.shape[2])), "positions", positions, f"{x.shape[2]} a sequence, shared or of "
                 f"each of {x.shape[0]} batch rows", "Give one position a row; a layout [B, N, H, D] needs a transpose.")
-        require_phase("positions", positions)
-        wide = torch.promote_types(x.dtype, torch.float32)
-        phase = positions[..., None, :, None].to(torch.float64) * self.inverse_frequency.to(positions.device, torch.float64)
-        cos, sin = phase.cos().to(wide), phase.sin().to(wide)
+        wide, width = torch.promote_types(x.dtype, torch.float32), 2 * self.inverse_frequency.shape[0]
+        cos, sin = self.turns(positions, wide)[..., None, :, :, :].unbind(-2)
         turned, rest = x[..., :width].to(wide), x[..., width:]
         if self.pairing == "interleaved":
             a, b = turned[..., 0::2], turned[..., 1::2]
@@ -68,6 +64,20 @@ class QKTransform(Term):
             a, b = turned.chunk(2, -1)
             out = torch.cat((a * cos - b * sin, a * sin + b * cos), -1)
         return torch.cat((out.to(x.dtype), rest), -1)
+
+    @checked
+    def turns(self, positions: Int[Tensor, "*B N"], dtype: torch.dtype) -> Float[Tensor, "*B N 2 P"]:
+        """Cosines and sines of the angles of each row, made in float64 and rounded to ``dtype`` once."""
+        require_phase("positions", positions)
+        phase = positions[..., None].to(torch.float64) * self.inverse_frequency.to(positions.device, torch.float64)
+        return torch.stack((phase.cos(), phase.sin()), -2).to(dtype)
+
+    @checked
+    def require_width(self, x: Float[Tensor, "B H N D"]) -> None:
+        """Refuse rows of another width than the term was made for."""
+        width = 2 * self.inverse_frequency.shape[0]
+        fits = width <= x.shape[-1] if self.d_head is None else x.shape[-1] == self.d_head
+        require(fits, "x", x, f"heads of width {self.d_head or f'{width} or more'}", "Build the term for the model's d_head.")
 
     def by_offset(self, offsets, scale, dtype):
         return ByOffset()  # of rotated queries and keys

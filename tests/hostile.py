@@ -150,8 +150,11 @@ CALLS: dict[str, Call] = {
     "override_cls": (tupe.override_cls, dict(scores=normal(N, N), query_is_cls=IDS == 0, key_is_cls=IDS == 0, cls_to_other=normal(1, 1),
                                              other_to_cls=normal(1, 1))),
     "cls_buckets": (tupe.cls_buckets, dict(rule=RULE, **PAIR, cls_position=0)), "TUPE()": of_geometry(pl.TUPE(H, D, N, relative=RULE), ENCODER),
-    "TUPE": (made(pl.TUPE, ENCODER), dict(heads=2, d_model=D, max_length=N, relative=RULE, cls_position=0)),
+    "TUPE": (made(pl.TUPE, ENCODER), dict(heads=2, d_model=D, max_length=N, relative=RULE, cls_position=0, finish=False)),
     "TUPE.row_scores": (pl.TUPE(2, D, N).row_scores, dict(query_rows=IDS, key_rows=IDS)), "TUPE.buckets": (pl.TUPE(2, D, N, relative=RULE).buckets, PAIR),
+    "UntiedRows": (lambda **fields: tupe.UntiedRows(**fields).scores(Q, Q, IDS, IDS, 1.0),
+                   dict(query_rows=normal(1, H, N, 3), key_rows=normal(1, H, N, 3), cls=normal(2, H), cls_position=0,
+                        relative=normal(RULE.num_buckets + 1, H), rule=RULE, **PAIR)),
     "UntiedScores": (lambda **fields: tupe.UntiedScores(**fields).scores(Q, Q, IDS, IDS, 1.0), dict(bias=normal(1, H, N, N), **PAIR)),
     "DisentangledIndex": (lambda **fields: deberta.DisentangledIndex(**fields).classes(IDS), dict(max_distance=20, buckets=8, edge="official", overflow=None)),
     "DisentangledIndex.classes": (INDEX.classes, dict(offset=IDS)), "DisentangledIndex.signed_buckets": (INDEX.signed_buckets, dict(offset=IDS)),
@@ -171,7 +174,7 @@ CALLS: dict[str, Call] = {
        for form, hops, edges in (("paper", 2, normal(2, 3)), ("released", 2, IDS[:2, None]), ("direct", 1, IDS[:2, None]))},
     "PairBias": (lambda pairs: graph_bias.PairBias(pairs=pairs).materialize(IDS, IDS), dict(pairs=normal(2, N, N))),
     "DistanceBias": (lambda **fields: graph_bias.DistanceBias(**fields).materialize(IDS, IDS),
-                     dict(table=normal(3, 2), classes=torch.zeros(N, N, dtype=torch.uint8), path=normal(2, N, N))),
+                     dict(table=normal(3, 2), classes=torch.zeros(N, N, dtype=torch.long), path=normal(2, N, N))),
     "PairBias.materialize": (graph_bias.PairBias(pairs=normal(2, N, N)).materialize, dict(**PAIR, dtype=torch.float64)),
 }
 

@@ -43,6 +43,7 @@ def moved_geometry(**fields):
 CALLS: dict[str, Call] = {
     "QKTransform": (lambda **fields: rotation.QKTransform(**fields).rotate(normal(1, 2, N, D), IDS),
                     dict(inverse_frequency=normal(4), pairing="interleaved", d_head=D)),
+    "QKTransform.turns": (ROTATION.turns, dict(positions=IDS, dtype=torch.float64)),
     "QKTransform.rotate": (ROTATION.rotate, dict(x=normal(2, H, N, D), positions=IDS)), "attend Rotary": attends(ROTATION, CAUSAL),
     "Rotary": (made(pl.Rotary, CAUSAL), dict(d_head=D, pairing="interleaved", rotary_dim=4, base=10.0)), "Rotary()": of_geometry(pl.Rotary(D, pairing="interleaved")),
     "pairing_permutation": (rotary.pairing_permutation, dict(d_head=D, source="interleaved", target="half_split", rotary_dim=4)),

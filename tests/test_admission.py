@@ -10,7 +10,7 @@ from positionlib.admission import FALLBACKS, admit, needs_of
 from positionlib.attention import BACKENDS
 from positionlib.capabilities import (
     BIAS, CAUSAL, CONTENT_BIAS, FAR, FREE, KEY_BIAS, KEY_SCORE, NO_CONTENT, OPEN_CLASSES, PADDING, PAIR_BIAS, PAIR_RELATION, PAIR_SCORE,
-    QUERY_SCORE, ROTATION, ROUNDED_BIAS, SCATTERED, SEGMENTS, UNBOUNDED, VALUE_SUM, of_term,
+    QUERY_SCORE, ROTATION, ROUNDED_BIAS, ROW_SCORE, SCATTERED, SEGMENTS, UNBOUNDED, VALUE_SUM, of_term,
 )
 from positionlib.forms import ByOffset
 from positionlib.kernels import available
@@ -26,10 +26,10 @@ NEEDS = {
     "shaw": {QUERY_SCORE, VALUE_SUM}, "shaw by head": {QUERY_SCORE, VALUE_SUM}, "shaw values": {VALUE_SUM}, "bert keys": {QUERY_SCORE},
     "bert both": {QUERY_SCORE, KEY_SCORE}, "music": {QUERY_SCORE, VALUE_SUM, CAUSAL},
     "transformer-xl": {BIAS, QUERY_SCORE, CONTENT_BIAS, CAUSAL}, "deberta paper": {QUERY_SCORE, KEY_SCORE},
-    "deberta released": {QUERY_SCORE, KEY_SCORE}, "deberta third alone": {KEY_SCORE, NO_CONTENT}, "tupe": {PAIR_SCORE},
+    "deberta released": {QUERY_SCORE, KEY_SCORE}, "deberta third alone": {KEY_SCORE, NO_CONTENT}, "tupe": {PAIR_SCORE}, "tupe in parts": {ROW_SCORE, BIAS},
     "edges": {PAIR_RELATION, QUERY_SCORE, VALUE_SUM}, "axes": {PAIR_BIAS},
 }
-TAKEN = {BIAS, CAUSAL, QUERY_SCORE, KEY_SCORE, VALUE_SUM, NO_CONTENT, PAIR_RELATION}  # by the fused kernel
+TAKEN = {BIAS, CAUSAL, CONTENT_BIAS, QUERY_SCORE, KEY_SCORE, VALUE_SUM, NO_CONTENT, PAIR_RELATION, ROTATION, ROW_SCORE}  # by the fused kernel
 
 
 def geometry_for(name: str) -> pl.AttentionGeometry:
@@ -83,7 +83,7 @@ def test_nothing_is_called_missing_that_the_backend_has():
         except pl.UnsupportedPositionContract as no:
             lacks |= no.missing
     assert has == {BIAS, KEY_BIAS, CAUSAL, ROTATION}
-    assert lacks == {ROUNDED_BIAS, QUERY_SCORE, KEY_SCORE, VALUE_SUM, CONTENT_BIAS, NO_CONTENT, PAIR_RELATION, PAIR_SCORE, PAIR_BIAS}
+    assert lacks == {ROUNDED_BIAS, QUERY_SCORE, KEY_SCORE, VALUE_SUM, CONTENT_BIAS, NO_CONTENT, PAIR_RELATION, PAIR_SCORE, ROW_SCORE, PAIR_BIAS}
 
 
 @pytest.mark.skipif(not available(), reason="no fused kernel can run here")

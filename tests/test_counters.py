@@ -79,13 +79,20 @@ def test_bytes_of_blocks_are_those_of_one_block(name, whole, monkeypatch):
 
 
 @pytest.mark.skipif(not available(), reason="no fused kernel can run here")
-def test_bytes_of_the_fused_kernel_are_its_table():
+def test_bytes_of_the_fused_kernel_are_its_table_or_its_scores_by_class():
     geometry, device = pl.AttentionGeometry.encoder(20), "cuda" if torch.cuda.is_available() else "cpu"
     q = torch.randn(1, 2, 20, 16, device=device)
-    for module, held in ((pl.T5Bias(2, 8, 20, bidirectional=True), 2 * 41 * 4), (pl.ALiBi(2, form="symmetric"), 2 * 8), (None, 0)):  # slopes: float64
+    for module, held, rows in (
+        (pl.T5Bias(2, 8, 20, bidirectional=True), 2 * 41 * 4, 0), (pl.ALiBi(2, form="symmetric"), 2 * 8, 0),  # slopes: float64
+        (pl.TransformerXL(8, 2, 16, bidirectional=True), 0, 2 * 39 * 16 * 4), (None, 0, 0),
+    ):
         term = None if module is None else module.to(device)(geometry.to(device))
         _, counters = counted(q, q, q, term, geometry.to(device), backend="triton")
-        assert (counters.position_backend, counters.bias_materialized_bytes, counters.relation_materialized_bytes) == ("triton", held, 0)
+        assert (counters.position_backend, counters.bias_materialized_bytes, counters.relation_materialized_bytes) == ("triton", held, rows)
+    shaw, third = pl.ShawRelative(3, 16, sign="key_minus_query"), pl.DeBERTa(2, 32, 4, terms=("c2p", "p2c"), third_index="paper", projections="own")
+    for module, classes in ((shaw, 2 * 7), (third, 2 * 8)):  # scores of a side, and the other side's or the mass: a number a row and class
+        _, counters = counted(q, q, q, module.to(device)(geometry.to(device)), geometry.to(device), backend="triton")
+        assert (counters.bias_materialized_bytes, counters.relation_materialized_bytes) == (0, 2 * 20 * classes * 4)
 
 
 def pairs(geometry):

@@ -1,6 +1,7 @@
 """Fused attention in Triton: one tile loop forward (``tile``), one backward (``backward``, ``bands``), and one small file a mechanism
 (``alibi``, ``t5``, ``nope``) with its score function and the sums that the gradient of its table needs. What pairs read by class, as
 relative keys and values, disentangled terms and graph distances do, is one file for all of them (``classes``; ``by_class`` on the host).
+Rows for each offset, with their shift inside the tile, are another (``transformer_xl``; ``by_line`` on the host).
 
 The kernels know tensors only. ``refusal`` says whether a call is admitted, ``forward`` runs it. State rows and rotations alone are in
 ``rows``, which needs no attention.

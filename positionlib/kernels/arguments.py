@@ -21,6 +21,12 @@ class Call(NamedTuple):
     classes : integers [*B, Q, K], a class for each pair instead; the same for both.
     query_scores, key_scores : [B, H, Q, C] and [B, H, K, C], added to the scores by class, in the dtype of sums.
     pair_bias : [B, H, Q, K], added to the scores.
+    query_turns, key_turns : [*B, Q, 2, P] and [*B, K, 2, P] in the dtype of sums, cosines and sines by which q and k turn first.
+    interleaved : whether channels 2c and 2c + 1 turn together, or c and c + P.
+    query_rows2, key_rows2 : [1|B, H, Q, D] and [1|B, H, K, D] in q's dtype, whose product is added to the scores, unscaled.
+    cls, cls_position : [2, H] in the dtype of sums. Where the key is at this position, the first number stands for all that is added to
+        scale · q·k; then, where the query is, the second.
+    offset_rows : [H, W, D] in q's dtype, instead of key_rows2: scale · query_rows2_i · offset_rows[clamp(j − i + span, 0, W − 1)] is added.
     mass_classes : C, to have the mass of each class [B, H, Q, C]; 0 for none. ``out`` then keeps the dtype of sums.
     """
 
@@ -46,7 +52,10 @@ class Call(NamedTuple):
     query_rows2: Tensor | None = None
     key_rows2: Tensor | None = None
     cls: Tensor | None = None
-    rotary: Tensor | None = None
+    cls_position: int = 0
+    query_turns: Tensor | None = None
+    key_turns: Tensor | None = None
+    interleaved: bool = False
     offset_rows: Tensor | None = None
 
 
@@ -68,7 +77,8 @@ class Parts(NamedTuple):
     """What some mechanisms read or fill in a tile besides the scores; a kernel compiles no code for what is None.
 
     ``d_`` is the gradient of what follows: of ``mass`` it is given, of the others it is filled. ``class_count`` is C where ``classes``
-    are given for each pair.
+    are given for each pair, ``offset_count`` how many ``offset_rows`` there are, ``pairs`` is P where less than all channels turn, and
+    ``interleaved`` is None or anything; ``scratch`` is a slab of memory for each program.
     """
 
     class_of: Strided | None = None
@@ -85,9 +95,14 @@ class Parts(NamedTuple):
     query_rows2: Strided | None = None
     key_rows2: Strided | None = None
     cls: Strided | None = None
-    rotary: Strided | None = None
+    cls_position: int = 0
+    query_turns: Strided | None = None
+    key_turns: Strided | None = None
+    pairs: int | None = None
+    interleaved: int | None = None
     offset_rows: Strided | None = None
     d_query_rows2: Strided | None = None
     d_key_rows2: Strided | None = None
     d_cls: Strided | None = None
-    d_offset_rows: Strided | None = None
+    offset_count: int = 0
+    scratch: Tensor | None = None

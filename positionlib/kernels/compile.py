@@ -25,7 +25,9 @@ from positionlib.kernels.admission import KINDS, interpreted
 from positionlib.kernels.arguments import LEARNED, Call
 from positionlib.kernels.launch import backward_calls, forward_call
 
-MECHANISMS = (*KINDS, "shaw", "deberta", "graph")  # these read by class: Shaw's key and value, both terms of DeBERTa, distances and paths
+# Read by class: Shaw's key and value, both terms of DeBERTa, distances and paths. Turned: halves of a row, or neighbours, less than all of them. TUPE-R has
+# T5's bias too, and is the dearer of the two. Transformer-XL reads a row for each offset.
+MECHANISMS = (*KINDS, "shaw", "deberta", "graph", "turned_halves", "turned_pairs", "tupe", "transformer_xl")
 SHARED_LIMIT = {80: 166_912, 90: 232_448}  # bytes a block may use, by architecture
 DTYPES = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
 QUERIES = {"prefill": 1001, "decode": 1}  # the forward kernel has a tile for each
@@ -89,10 +91,17 @@ def compile_kernel(kind: str, arch: int, dtype: str, width: int, part: str) -> R
     row, column = (torch.empty(batch, n, dtype=torch.int64, device="meta") for n in (queries, keys))
     by_query, by_key = (torch.empty(batch, heads, n, 2 * span + 1, device="meta") for n in (queries, keys))
     class_of, pairs = torch.empty(2, 2 * span + 1, dtype=torch.int32, device="meta"), torch.empty(batch, heads, queries, keys, device="meta")
+
+    def turns(count: int) -> dict:
+        return {f"{side}_turns": torch.empty(n, 2, count, device="meta") for side, n in (("query", queries), ("key", keys))}
+
     own = {"shaw": {"class_of": class_of, "query_scores": by_query, "mass_classes": 2 * span + 1},
            "deberta": {"class_of": class_of, "query_scores": by_query, "key_scores": by_key},
-           "graph": {"classes": pairs[:, 0].to(torch.uint8), "query_scores": by_query, "pair_bias": pairs}}.get(kind, {})
-    score = kind if kind in KINDS else "content"
+           "graph": {"classes": pairs[:, 0].to(torch.uint8), "query_scores": by_query, "pair_bias": pairs},
+           "turned_halves": turns(width // 2), "turned_pairs": turns(16) | {"interleaved": True},
+           "tupe": {"query_rows2": q[:1], "key_rows2": q.new_empty(1, heads, keys, width), "cls": lse[:, :, 0], "cls_position": 0},
+           "transformer_xl": {"query_rows2": q, "offset_rows": torch.empty(heads, 2 * span + 1, width, **floats)}}.get(kind, {})
+    score = "t5" if kind == "tupe" else kind if kind in KINDS else "content"
     inputs = Call(q, k, k, row, column, column.bool(), row, column, table, score, span, True, 0.125, **own)
     mass, sums = (by_query, q.float()) if inputs.mass_classes else (None, q)
     if part in QUERIES:
@@ -100,7 +109,10 @@ def compile_kernel(kind: str, arch: int, dtype: str, width: int, part: str) -> R
     else:
         ends, inner = lse.new_empty(2, *lse.shape), lse.new_empty(batch, heads, 2 * span - 1)
         gradients = {name: getattr(inputs, name) for name in LEARNED if name != "table" and getattr(inputs, name) is not None}
-        calls = backward_calls(gradients, None if score == "content" else ends, inner if kind == "t5" else None, lse, q, lse, mass, sums, lse, inputs)
+        gradients |= {"cls": ends} if "cls" in own else {}
+        inner = {"t5": inner, "transformer_xl": inner[..., None].expand(-1, -1, -1, width)}.get("transformer_xl" if "offset_rows" in own else score)
+        ends = None if score == "content" and "offset_rows" not in own else ends
+        calls = backward_calls(gradients, ends, inner, lse, q, lse, mass, sums, lse, inputs)
         if BACKWARD.index(part) >= len(calls):
             return None
         call = calls[BACKWARD.index(part)]

@@ -11,18 +11,21 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from positionlib.errors import UnsupportedPositionContract, require
-from positionlib.forms import ByClass
+from positionlib.forms import ByClass, ByLine, ByRow, ByTurn
 from positionlib.kernels.admission import refusal
 from positionlib.kernels.arguments import LEARNED, SCHEMA, TENSORS, Call
 from positionlib.kernels.bias import BiasArgs
 from positionlib.kernels.by_class import with_classes, with_value_rows
+from positionlib.kernels.by_line import with_line
+from positionlib.kernels.by_row import with_rows
 from positionlib.kernels.launch import accumulator, launch, launch_backward
 
 
 def forward(q: Float[Tensor, "B H Q D"], k: Float[Tensor, "B Hkv K D"], v: Float[Tensor, "B Hkv K D"], *,
             query_positions: Int[Tensor, "*B Q"], key_positions: Int[Tensor, "*B K"], causal: bool, scale: float,
             key_active: Bool[Tensor, "*B K"] | None = None, query_segments: Int[Tensor, "*B Q"] | None = None,
-            key_segments: Int[Tensor, "*B K"] | None = None, bias: BiasArgs | None = None, form: ByClass | None = None) -> Float[Tensor, "B H Q D"]:
+            key_segments: Int[Tensor, "*B K"] | None = None, bias: BiasArgs | None = None,
+            form: ByClass | ByLine | ByRow | ByTurn | None = None) -> Float[Tensor, "B H Q D"]:
     """Fused attention: softmax over the visible keys of scale · q·k + bias, times v, rounded once to q's dtype; and what ``form`` adds.
 
     Positions are int64, exact for any difference. Keys with ``key_active`` False are never loaded. Rows that see no key are zero,
@@ -33,7 +36,7 @@ def forward(q: Float[Tensor, "B H Q D"], k: Float[Tensor, "B Hkv K D"], v: Float
     UnsupportedPositionContract
         the call is not admitted; ``missing`` names what :func:`refusal` says that it lacks.
     PositionContractError
-        a bias table without one row for each head of q.
+        a bias table without one row for each head of q, or a form for other heads or of another width.
     """
     kind, table, span = (bias.kind, bias.table, bias.span) if bias is not None else ("content", None, 0)
     why_not = refusal(q, k, v, kind=kind)
@@ -41,8 +44,12 @@ def forward(q: Float[Tensor, "B H Q D"], k: Float[Tensor, "B Hkv K D"], v: Float
         raise UnsupportedPositionContract("backend", "triton", "a call that the fused kernel admits", why_not.why, why_not.missing)
     require(table is None or table.shape[0] == q.shape[1], "table", table, f"{q.shape[1]} heads, as q", "Slice it by head ids.")
     call = Call(q, k, v, query_positions, key_positions, key_active, query_segments, key_segments, table, kind, span, causal, scale)
-    out, _, mass = attention_forward(*(call if form is None else with_classes(call, form)))
-    return out if form is None or form.value_rows is None else with_value_rows(out, mass, form, q.dtype)
+    if isinstance(form, ByTurn):
+        call = call._replace(**vars(form))
+    elif form is not None:
+        call = {ByClass: with_classes, ByLine: with_line, ByRow: with_rows}[type(form)](call, form)
+    out, _, mass = attention_forward(*call)
+    return with_value_rows(out, mass, form, q.dtype) if call.mass_classes else out
 
 
 @torch.library.custom_op("positionlib::attention_forward", mutates_args=(), schema=f"({SCHEMA}) -> (Tensor, Tensor, Tensor)")

@@ -12,7 +12,7 @@ def tile_sizes(width: int, queries: int, element_size: int, crowded: bool) -> di
     if element_size > 2:  # full float32 precision runs without tensor cores: small tiles, to stay in registers
         m, n, warps, stages = 32 if block_d <= 64 else 16, 32, 8, 2
     elif crowded:
-        m, n, warps, stages = 64 if block_d <= 128 else 32, 32, 8, 2
+        m, n, warps, stages = 64 if block_d <= 64 else 32, 32, 8, 2
     elif block_d <= 64:
         m, n, warps, stages = 128, 64, 8, 3
     elif block_d <= 128:
@@ -21,11 +21,11 @@ def tile_sizes(width: int, queries: int, element_size: int, crowded: bool) -> di
         m, n, warps, stages = 64, 32, 8, 2
     if decoding:
         m, n, warps, stages = 16, 32, 8 if element_size > 2 else 4, 3
-    return _sizes(m, n, block_d, warps, stages)
+    return _sizes(m, n, block_d, warps, stages) | _ring(m, n)
 
 
-def query_tile_sizes(width: int, element_size: int, crowded: bool) -> dict[str, int]:
-    """As :func:`tile_sizes`, of ``query_gradients``."""
+def query_tile_sizes(width: int, element_size: int, crowded: bool, turned: bool) -> dict[str, int]:
+    """As :func:`tile_sizes`, of ``query_gradients``; ``turned`` where rotary makes the rows of q and k in registers."""
     block_d = _block_d(width)
     if element_size > 2:
         m, n, warps, stages = 32 if block_d <= 64 else 16, 32, 8, 2
@@ -34,14 +34,14 @@ def query_tile_sizes(width: int, element_size: int, crowded: bool) -> dict[str, 
     elif block_d <= 64:
         m, n, warps, stages = 128, 64 if _warp_groups() else 32, 8, 3
     elif block_d <= 128:
-        m, n, warps, stages = 128 if _warp_groups() else 64, 32, 8, 2
+        m, n, warps, stages = 128 if _warp_groups() else 32 if turned else 64, 32, 8, 2
     else:
         m, n, warps, stages = 32, 32, 8, 1
-    return _sizes(m, n, block_d, warps, stages)
+    return _sizes(m, n, block_d, warps, stages) | _ring(m, n)
 
 
-def key_tile_sizes(width: int, element_size: int, crowded: bool) -> dict[str, int]:
-    """As :func:`tile_sizes`, of ``key_gradients``."""
+def key_tile_sizes(width: int, element_size: int, crowded: bool, turned: bool) -> dict[str, int]:
+    """As :func:`query_tile_sizes`, of ``key_gradients``."""
     block_d = _block_d(width)
     if element_size > 2:
         m, n, warps, stages = 16, 32, 8, 2
@@ -50,10 +50,10 @@ def key_tile_sizes(width: int, element_size: int, crowded: bool) -> dict[str, in
     elif block_d <= 64:
         m, n, warps, stages = 32 if _warp_groups() else 16, 128, 8, 2
     elif block_d <= 128:
-        m, n, warps, stages = (16, 128, 8, 2) if _warp_groups() else (32, 32, 8, 2)
+        m, n, warps, stages = (16, 64 if turned else 128, 8, 2) if _warp_groups() else (32, 32, 8, 2)
     else:
         m, n, warps, stages = 16, 32, 8, 1
-    return _sizes(m, n, block_d, warps, stages)
+    return _sizes(m, n, block_d, warps, stages) | _ring(m, n)
 
 
 def band_tile_sizes(width: int, element_size: int) -> dict[str, int]:
@@ -66,6 +66,27 @@ def band_tile_sizes(width: int, element_size: int) -> dict[str, int]:
     else:
         m, n, warps = 64, 16, 8
     return _sizes(m, n, block_d, warps, 2) | {"BAND": 32}
+
+
+def line_sizes(kernel: str, width: int, queries: int, element_size: int) -> dict[str, int]:
+    """Sizes of each kernel where a row is read for each offset (``transformer_xl``): a second product, its windows and their places take registers."""
+    block_d, groups = _block_d(width), _warp_groups()
+    warps = 8
+    if element_size > 2:
+        m, n = 32 if block_d <= 64 and kernel != "key" else 16, 32
+    elif kernel == "tile":
+        m, n = 128 if groups else 64, 64 if block_d <= 64 else 32
+    elif kernel == "band":
+        m, n, warps = 64, 32 if block_d <= 64 else 16, 8 if groups and block_d > 64 else 4
+    elif kernel == "query":
+        m, n = (128, 32) if groups and block_d <= 64 else (32, 32)
+    else:
+        m, n = (32, 128) if groups and block_d <= 64 else (32, 32)
+    if block_d > 128:
+        m, n, warps = 16, 32, 8
+    if kernel == "tile" and queries <= 16:
+        m, n = 16, 32
+    return _sizes(m, n, block_d, warps, 1) | ({"BAND": 32} if kernel == "band" else _ring(m, n))
 
 
 def _warp_groups() -> bool:
@@ -84,3 +105,9 @@ def _block_d(width: int) -> int:
 
 def _sizes(m: int, n: int, block_d: int, warps: int, stages: int) -> dict[str, int]:
     return {"BLOCK_M": m, "BLOCK_N": n, "BLOCK_D": block_d, "SCAN": 1024, "num_warps": warps, "num_stages": stages}
+
+
+def _ring(m: int, n: int) -> dict[str, int]:
+    """Windows of offsets (``transformer_xl``): a new one for each tile of keys, and as many as the offsets of a tile can touch."""
+    window = min(n, 64)
+    return {"WINDOW": window, "RING": -(-(m + n + window - 2) // window)}

@@ -7,13 +7,16 @@ For a query i and the keys j it may see, with s_ij = scale · q_i·k_j changed b
 are built one tile of keys at a time: when the maximum grows from m to m', what was summed so far is multiplied by
 exp(m − m') (Milakov and Gimelshein 2018; Dao et al. 2022, algorithm 1). A program owns one tile of queries of one head, so no
 score leaves the chip: memory grows with Q + K, never with Q · K. The mass of the classes (``classes``) is summed in a second pass over
-the keys, when lse_i is known.
+the keys, when lse_i is known. With one row an offset (``transformer_xl``) the products of a tile pass through a slab of memory of the program's.
 """
 
 import triton
 import triton.language as tl
 
 from positionlib.kernels.classes import add_by_class, add_parts, pair_classes
+from positionlib.kernels.rotary import load_turned
+from positionlib.kernels.transformer_xl import shifted
+from positionlib.kernels.tupe import add_positions
 
 
 @triton.jit
@@ -23,7 +26,7 @@ def forward_tile(
     query_position_stride, key_position_stride, key_active_stride, query_segment_stride, key_segment_stride,
     heads, group, n_queries, n_keys, width, span, scale,
     SCORE: tl.constexpr, CAUSAL: tl.constexpr, UPCAST: tl.constexpr, ACC: tl.constexpr, PRECISION: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, SCAN: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, SCAN: tl.constexpr, WINDOW: tl.constexpr, RING: tl.constexpr,
 ):  # fmt: skip
     """Write OUT [B, H, Q, D] and LSE [B, H, Q]; every pointer comes with a tuple of its strides in elements.
 
@@ -38,9 +41,18 @@ def forward_tile(
     b, key_head = batch.to(tl.int64), (head // group).to(tl.int64)  # 64-bit: a batch of long sequences passes 2^31 elements
 
     q_at = Q + b * q_stride[0] + head.to(tl.int64) * q_stride[1]
-    q = load_tile(q_at, row, d, q_stride[2], q_stride[3], has_row, has_d, UPCAST)
+    if PARTS.query_turns is None:
+        q = load_tile(q_at, row, d, q_stride[2], q_stride[3], has_row, has_d, UPCAST)
+    else:
+        q = load_turned(q_at, q_stride, PARTS.query_turns, PARTS, b, row, has_row, width, UPCAST, ACC, BLOCK_D)
+    position_q = load_rows(PARTS.query_rows2, b, head.to(tl.int64), row, d, has_row, has_d, UPCAST, False)
     q_position = load_row(QUERY_POSITION, query_position_stride, b, row, has_row)
     q_segment = load_row(QUERY_SEGMENT, query_segment_stride, b, row, has_row)
+
+    if PARTS.offset_rows is not None:
+        line_at = PARTS.offset_rows.at + head.to(tl.int64) * PARTS.offset_rows.stride[0]
+        slab_at = PARTS.scratch + tl.program_id(0).to(tl.int64) * (BLOCK_M * RING * WINDOW)
+        held, held_stop = 0, 0
 
     stop = n_keys
     if CAUSAL:  # whatever the order of the positions, keys after the last one that any row sees are never read
@@ -54,15 +66,28 @@ def forward_tile(
             column = start + tl.arange(0, BLOCK_N)
             k_position = load_row(KEY_POSITION, key_position_stride, b, column, column < n_keys)
             readable = readable_keys(KEY_ACTIVE, key_active_stride, b, column, n_keys)
-            k = load_tile(K + b * k_stride[0] + key_head * k_stride[1], d, column, k_stride[3], k_stride[2], has_d, readable, UPCAST)
+            k_at = K + b * k_stride[0] + key_head * k_stride[1]
+            if PARTS.key_turns is None:
+                k = load_tile(k_at, d, column, k_stride[3], k_stride[2], has_d, readable, UPCAST)
+            else:
+                k = tl.trans(load_turned(k_at, k_stride, PARTS.key_turns, PARTS, b, column, readable, width, UPCAST, ACC, BLOCK_D))
+            position_k = load_rows(PARTS.key_rows2, b, head.to(tl.int64), column, d, readable, has_d, UPCAST, True)
 
+            if PARTS.offset_rows is not None:
+                z, held, held_stop = shifted(
+                    position_q, q_position, has_row, k_position, readable, held, held_stop, line_at, PARTS.offset_rows.stride, slab_at,
+                    d, has_d, span, PARTS.offset_count, scale, ACC, PRECISION, WINDOW, RING, 0)  # fmt: skip
             offset = k_position[None, :] - q_position[:, None]  # key minus query: an exact integer, still to be clamped or cast
             has = has_row[:, None] & readable[None, :]
             c = pair_classes(PARTS, 0, offset, span, b, row[:, None], column[None, :], has)
             key_c = pair_classes(PARTS, 1, offset, span, b, row[:, None], column[None, :], has)
             s = tl.dot(q, k, input_precision=PRECISION, out_dtype=ACC) * scale
+            content = s
             s = SCORE(s, offset, head, TABLE, span)
+            s = add_positions(s, content, position_q, position_k, PARTS, q_position, k_position, head, 0, ACC, PRECISION)
             s = add_parts(s, PARTS, c, key_c, b, head.to(tl.int64), row[:, None], column[None, :], has)
+            if PARTS.offset_rows is not None:
+                s += z
             k_segment = load_row(KEY_SEGMENT, key_segment_stride, b, column, readable)
             s = hide(s, offset, readable[None, :], q_segment, k_segment, CAUSAL, 0)
 
@@ -84,9 +109,7 @@ def forward_tile(
             divisor = tl.where(seen, l, 1.0)  # a row that sees nothing has o = 0: exact zeros
             o = o / divisor[:, None]
             lse = tl.where(seen, m + tl.log(divisor), float("-inf"))
-    out_at = OUT + b * out_stride[0] + head.to(tl.int64) * out_stride[1]
-    out_at = out_at + row.to(tl.int64)[:, None] * out_stride[2] + d.to(tl.int64)[None, :] * out_stride[3]
-    tl.store(out_at, o.to(OUT.dtype.element_ty), mask=has_row[:, None] & has_d[None, :])
+    store_tile(o, OUT + b * out_stride[0] + head.to(tl.int64) * out_stride[1], row, d, out_stride[2], out_stride[3], has_row, has_d)
     lse_at = LSE + b * lse_stride[0] + head.to(tl.int64) * lse_stride[1] + row.to(tl.int64) * lse_stride[2]
     tl.store(lse_at, lse, mask=has_row)
 
@@ -97,6 +120,32 @@ def load_tile(BASE, i, j, stride_i, stride_j, has_i, has_j, UPCAST: tl.constexpr
     at = BASE + i.to(tl.int64)[:, None] * stride_i + j.to(tl.int64)[None, :] * stride_j
     tile = tl.load(at, mask=has_i[:, None] & has_j[None, :], other=0.0)
     return tile.to(tl.float32) if UPCAST else tile
+
+
+@triton.jit
+def load_rows(X, b, h, n, d, has_n, has_d, UPCAST: tl.constexpr, TRANSPOSED: tl.constexpr):
+    """The tile X[b, h, n, d], or [d, n], of one of PARTS; None stays None."""
+    tile = None
+    if X is not None:
+        at = X.at + b * X.stride[0] + h * X.stride[1]
+        if TRANSPOSED:
+            tile = load_tile(at, d, n, X.stride[3], X.stride[2], has_d, has_n, UPCAST)
+        else:
+            tile = load_tile(at, n, d, X.stride[2], X.stride[3], has_n, has_d, UPCAST)
+    return tile
+
+
+@triton.jit
+def store_rows(tile, X, b, h, n, d, has_n, has_d):
+    """X[b, h, n, d] = the tile."""
+    store_tile(tile, X.at + b * X.stride[0] + h * X.stride[1], n, d, X.stride[2], X.stride[3], has_n, has_d)
+
+
+@triton.jit
+def store_tile(tile, BASE, i, j, stride_i, stride_j, has_i, has_j):
+    """BASE[i, j] = the tile, in BASE's dtype, where not masked."""
+    at = BASE + i.to(tl.int64)[:, None] * stride_i + j.to(tl.int64)[None, :] * stride_j
+    tl.store(at, tile.to(BASE.dtype.element_ty), mask=has_i[:, None] & has_j[None, :])
 
 
 @triton.jit

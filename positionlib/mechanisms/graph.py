@@ -204,7 +204,7 @@ class GraphBias(nn.Module):
         if self.token_weight is not None:
             table, classes = torch.cat((table, self.token_weight[None])), pad(classes, (1, 0, 1, 0), value=len(table))
             path = None if path is None else pad(path, (1, 0, 1, 0))
-        return DistanceBias(table=table, classes=classes.to(torch.uint8) if len(table) < 255 else classes, path=path)
+        return DistanceBias(table=table, classes=classes, path=path)
 
 
 def _require_rows(name: str, ids: Tensor, rows: int) -> None:

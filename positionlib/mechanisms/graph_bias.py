@@ -63,12 +63,13 @@ class DistanceBias(NodeBias):
     @property
     def pairs(self) -> Float[Tensor, "H N N"]:
         """The finished numbers."""
-        pairs = embedding(self.classes.long(), self.table).movedim(-1, 0)
+        pairs = embedding(self.classes, self.table).movedim(-1, 0)
         return pairs if self.path is None else pairs + self.path
 
     def by_class(self, query_positions, key_positions, scale):
         path = ByClass() if self.path is None else PairBias(pairs=self.path, inside_scale=self.inside_scale).by_class(query_positions, key_positions, scale)
-        classes = _of_nodes(self.classes, query_positions, key_positions)
+        narrow = torch.uint8 if len(self.table) < 255 else torch.int32  # with room for a class that has no row
+        classes = _of_nodes(self.classes.to(narrow), query_positions, key_positions)
         return replace(path, classes=classes, bias=self.table * scale if self.inside_scale else self.table)
 
 

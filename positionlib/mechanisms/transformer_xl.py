@@ -28,9 +28,10 @@ from torch import Tensor, nn
 from positionlib.attention import pick
 from positionlib.contract import checked
 from positionlib.errors import PositionRangeError, require, require_choice, require_count
+from positionlib.forms import ByLine, ByOffset
 from positionlib.geometry import AttentionGeometry
 from positionlib.rules import frequency_ladder, require_phase
-from positionlib.terms import ByOffset, Decomposition
+from positionlib.terms import Decomposition
 
 BEYOND = ("nan", "zero", "leftovers")
 MEMORY_LAYOUTS = ("time_first", "batch_first")
@@ -84,6 +85,17 @@ class TransformerXLScores(Decomposition):
         rows = self.relative_keys(distances).to(dtype).index_select(1, column[0])
         bias = scale * (rows @ self.position_bias.to(dtype)[:, :, None])[..., 0]  # v · r
         return ByOffset(query_rows=rows, bias=bias, content_bias=self.content_bias.to(dtype))
+
+    def line(self, first, last):
+        far = self.clamp_len
+        if far is not None:
+            first, last = max(-far, min(first, far)), max(-far, min(last, far))
+        last = last if self.bidirectional else min(last, 0)
+        return min(first, last - 1), last
+
+    def by_line(self, first, last):
+        distances = -torch.arange(first, last + 1, device=self.projection.device)
+        return ByLine(rows=self.relative_keys(distances), first=first, content_bias=self.content_bias, position_bias=self.position_bias)
 
     def _distances(self, query_positions: Tensor, key_positions: Tensor) -> tuple[Tensor, Tensor]:
         """The distances that occur, and the column of each pair among them."""

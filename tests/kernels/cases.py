@@ -43,6 +43,18 @@ class Case:
     scale: float = 0.25
     loud: float = 1.0  # factor of q: large scores
 
+    def prepared(self, t: Tensors) -> Tensors:
+        """What the oracle reads in place of the inputs."""
+        return t
+
+    def extra(self, t: Tensors) -> dict:
+        """Arguments of the operator that only some mechanisms have."""
+        return {}
+
+    def added(self, t: Tensors, b: int, h: int, i: int, readable: list[int], offsets: list[int]) -> torch.Tensor | float:
+        """What is added to the scaled scores of query i and the keys that it may read, which lie at ``offsets`` from it."""
+        return bias(self, None if t.table is None else t.table.cpu(), h, offsets)
+
 
 CASES = [
     Case("content"),
@@ -154,13 +166,14 @@ def bias(case: Case, table: torch.Tensor | None, head: int, offsets: list[int]) 
 
 def oracle(case: Case, t: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
     """(out, log-sum-exp) in float64, one query at a time: keys that a row may not read do not exist for it. Autograd can follow."""
+    t = case.prepared(t)
+
     def rows(x):
         return None if x is None else x.cpu().expand(case.batch, -1).tolist()
 
     query_positions, key_positions, active = rows(t.query_positions), rows(t.key_positions), rows(t.key_active)
     query_segments, key_segments = rows(t.query_segments), rows(t.key_segments)
     q, k, v = (x.cpu().double() for x in (t.q, t.k, t.v))
-    table = None if t.table is None else t.table.cpu()
     out, lse = torch.zeros(q.shape, dtype=torch.float64), torch.full(q.shape[:-1], -math.inf, dtype=torch.float64)
     for b in range(case.batch):
         for i in range(case.queries):
@@ -171,7 +184,7 @@ def oracle(case: Case, t: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
                 continue
             for h in range(case.heads):
                 key_head = h // (case.heads // case.key_heads)
-                scores = case.scale * (k[b, key_head, readable] @ q[b, h, i]) + bias(case, table, h, [offsets[j] for j in readable])
+                scores = case.scale * (k[b, key_head, readable] @ q[b, h, i]) + case.added(t, b, h, i, readable, [offsets[j] for j in readable])
                 lse[b, h, i] = torch.logsumexp(scores, 0)
                 out[b, h, i] = torch.softmax(scores, 0) @ v[b, key_head, readable]
     return out, lse
@@ -197,7 +210,7 @@ def inputs(case: Case, t: Tensors) -> Call:
         args = BiasArgs.from_classes(t.table, rule, "key_minus_query")
         kind, span, table = args.kind, args.span, args.table
     return Call(t.q, t.k, t.v, t.query_positions, t.key_positions, t.key_active, t.query_segments, t.key_segments, table, kind, span,
-                case.causal, case.scale)
+                case.causal, case.scale)._replace(**case.extra(t))
 
 
 def wide(t: Tensors) -> torch.dtype:

@@ -9,7 +9,7 @@ import torch
 
 from tests.kernels.cases import DEVICE, TOLERANCE, Case, Tensors, inputs, inside, oracle, poisoned, wide, written
 
-NAMES = "q", "k", "v", "table"
+NAMES = "q", "k", "v", "table", "query_rows2", "key_rows2", "cls"
 
 
 def cotangents(t: Tensors, seed: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
@@ -21,12 +21,12 @@ def cotangents(t: Tensors, seed: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
 
 def gradients(case: Case, t: Tensors, d_out: torch.Tensor, d_lse: torch.Tensor) -> dict[str, torch.Tensor]:
     """Gradients in float64. The log-sum-exp of a row that sees nothing is a constant."""
-    leaves = {name: getattr(t, name).detach().cpu().double().requires_grad_() for name in NAMES if getattr(t, name) is not None}
+    leaves = {name: getattr(t, name).detach().cpu().double().requires_grad_() for name in NAMES if getattr(t, name, None) is not None}
     out, lse = oracle(case, replace(t, **leaves))
     loss = (out * d_out.cpu().double()).sum() + lse.masked_fill(lse == -math.inf, 0.0).mul(d_lse.cpu().double()).sum()
     if not loss.requires_grad:  # no row sees anything
         return {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
-    return dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values()))))
+    return dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)))
 
 
 def run_backward(case: Case, t: Tensors, d_out: torch.Tensor, d_lse: torch.Tensor | None) -> dict[str, torch.Tensor]:

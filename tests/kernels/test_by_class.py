@@ -89,6 +89,7 @@ def test_graphs_agree_with_the_eager_reference(form, token):
     geometry = AttentionGeometry(nodes, nodes, key_active=torch.arange(len(nodes)) != 2).to(DEVICE)
     graph = pl.Graph(*(x.to(DEVICE) for x in (RING.distance, RING.in_degree, RING.out_degree, RING.path_edges)))
     edges = () if form is None else (torch.randn(6, 3, device=DEVICE),)
+    assert module(graph, *edges).by_class(geometry.query_positions, geometry.key_positions, 1.0).classes.dtype == torch.uint8
     agree(lambda: module(graph, *edges), geometry, qkv(queries=len(nodes), keys=len(nodes), key_heads=4), module.parameters())
 
 

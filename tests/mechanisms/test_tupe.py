@@ -136,3 +136,49 @@ def test_a_term_made_for_other_positions_or_heads_is_refused():
         module()(pl.AttentionGeometry.cross(2, 3))
     with pytest.raises(pl.PositionContractError, match="bidirectional"):
         cls_buckets(pl.T5Buckets(8, 20, False), torch.arange(2), torch.arange(2))
+
+
+@pytest.mark.parametrize("relative, cls_position", [(None, 0), (RULE, 0), (RULE, None)], ids=["A", "R", "R without CLS"])
+def test_the_parts_are_the_bias_and_hold_nothing_of_size_q_times_k(relative, cls_position):
+    whole, parts = (module(relative, cls_position=cls_position, finish=finish) for finish in (True, False))
+    geometry = pl.AttentionGeometry(torch.tensor([[3, 0, 8, 1, 2], [4, 7, 0, 5, 6]]), torch.tensor([[5, 0, 2, 1, 9, 4, 3], [0, 1, 2, 3, 4, 5, 6]]))
+    term = parts(geometry)
+    assert torch.equal(term.finished().bias, whole(geometry).bias) and term.score_scale == whole.scale
+    assert all(5 * 7 not in (t.shape[-2:].numel(), t.numel()) for t in vars(term).values() if isinstance(t, torch.Tensor))
+    q, k = (torch.randn(2, 2, n, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64) for n in (5, 7))
+    out = [pl.attend(q, k, k, t, geometry) for t in (term, whole(geometry))]
+    assert torch.equal(*out)
+    some = pl.attend(q[:, :, 1:4], k, k, term.slice_queries(1, 4), geometry.slice_queries(1, 4))
+    assert torch.allclose(some, out[1][:, :, 1:4], atol=1e-12)
+
+
+@pytest.mark.parametrize("relative", [None, RULE], ids=["A", "R"])
+def test_rows_hand_a_backend_everything(relative):
+    """Product, bias by offset and the two numbers of CLS, put together here pair by pair, are the bias."""
+    queries, keys = torch.tensor([3, 0, 8]), torch.tensor([5, 0, 2, 9])
+    term = module(relative, finish=False)(pl.AttentionGeometry(queries, keys))
+    rows, want = term.by_row(), term.finished().bias[0]
+    for h in range(2):
+        for a, i in enumerate(queries.tolist()):
+            for b, j in enumerate(keys.tolist()):
+                pair = rows.query_rows[0, h, a] @ rows.key_rows[0, h, b]
+                if relative is not None:
+                    pair = pair + rows.bias[rows.rule.classes(torch.tensor(j - i)), h]
+                pair = rows.cls[1, h] if i == rows.cls_position else rows.cls[0, h] if j == rows.cls_position else pair
+                assert torch.allclose(pair, want[h, a, b], atol=1e-12)
+
+
+def test_parts_serve_all_layers_and_collect_their_gradients():
+    m, geometry = module(RULE, finish=False), pl.AttentionGeometry.encoder(4)
+    x = torch.randn(1, 2, 4, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    gradients = []
+    for term in (m(geometry), m(geometry).finished()):
+        y = pl.attend(x, x, x, term, geometry)
+        gradients.append(torch.autograd.grad(pl.attend(y, y, y, term, geometry).square().sum(), list(m.parameters())))
+    assert all(torch.allclose(*pair, atol=1e-12) and bool(pair[0].ne(0).any()) for pair in zip(*gradients))
+
+
+def test_parts_made_for_other_positions_are_refused():
+    term, q = module(finish=False)(pl.AttentionGeometry.encoder(3)), torch.zeros(1, 2, 3, 3, dtype=torch.float64)
+    with pytest.raises(pl.PositionContractError, match="query_positions"):
+        pl.attend(q, q, q, term, pl.AttentionGeometry.causal_self(3, start=1))

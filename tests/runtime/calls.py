@@ -95,6 +95,7 @@ LONG = {
     "deberta released": lambda: pl.DeBERTa(H, H * D, 20, terms=("c2p", "c2c", "p2c"), third_index="released", projections="own"),
     "deberta third alone": lambda: pl.DeBERTa(H, H * D, 20, terms=("p2c",), third_index="released", projections="own"),
     "tupe": lambda: pl.TUPE(H, H * D, 120, relative=T5Buckets(8, 20)),
+    "tupe in parts": lambda: pl.TUPE(H, H * D, 120, relative=T5Buckets(8, 20), finish=False),
     "edges": lambda: Edges(5, D),
     "axes": lambda: Axes(H, {name: T5Buckets(8, 20) for name in ("position", "x")}, inside_scale=True),
     "falcon": lambda: pl.ALiBi(H, form="key_index", inside_scale=True, rounded=torch.bfloat16),

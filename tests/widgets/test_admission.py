@@ -18,7 +18,7 @@ NEEDS = {
     "alibi_key": {CAUSAL, KEY}, "shaw_keys": {CAUSAL, QUERY}, "shaw": {CAUSAL, QUERY, VALUES}, "xl": {CAUSAL, BIAS, QUERY, "content bias"},
     "deberta": {CAUSAL, QUERY, "relation score of the key"}, "tupe": {CAUSAL, "scores by pair"},
 }
-REFUSED = {"sdpa": {"shaw_keys", "shaw", "xl", "deberta", "tupe"}, "triton": {"rotary", "alibi_key", "shaw_keys", "shaw", "xl", "deberta", "tupe"},
+REFUSED = {"sdpa": {"shaw_keys", "shaw", "xl", "deberta", "tupe"}, "triton": {"alibi_key", "tupe"},
            "blocked": set(), "eager": set()}
 LINE, PAIR, BYTES = 2 * ROWS - 1, ROWS * ROWS, 4
 

@@ -1,0 +1,28 @@
+"""The host's share of rows on a line of offsets (``transformer_xl``): q + u and q + v before the kernel, so that autograd trains u and v."""
+
+from __future__ import annotations
+
+from positionlib.errors import require
+from positionlib.forms import ByLine
+from positionlib.kernels.arguments import Call
+from positionlib.kernels.launch import accumulator
+
+
+def with_line(call: Call, form: ByLine) -> Call:
+    """The call with its two kinds of queries and the rows, each rounded once to q's dtype.
+
+    Raises
+    ------
+    PositionContractError
+        rows or biases for other heads or of another width, or a line of fewer than two rows.
+    """
+    (heads, width), dtype = call.q.shape[1::2], call.q.dtype
+    for name in ("content_bias", "position_bias"):
+        bias = getattr(form, name)
+        require(bias.shape == (heads, width), name, bias, f"[heads, d_head] = {(heads, width)}, as q", "Build the module for this model's heads.")
+    rows = form.rows
+    require(rows.ndim == 3 and rows.shape[::2] == (heads, width) and rows.shape[1] > 1, "rows", rows, f"[{heads}, W, {width}] with W > 1",
+            "Project the line for each head; it has two ends.")
+    q, wide = call.q, accumulator(dtype)
+    content, position = ((q.to(wide) + bias[:, None].to(wide)).to(dtype) for bias in (form.content_bias, form.position_bias))
+    return call._replace(q=content, query_rows2=position, offset_rows=rows.to(dtype), span=-form.first)

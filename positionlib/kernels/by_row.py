@@ -1,0 +1,26 @@
+"""The host's share of products of rows: shapes and dtypes. The kernel's is ``tupe``, and a bias by offset comes as every other does."""
+
+from __future__ import annotations
+
+from positionlib.errors import require
+from positionlib.forms import ByRow
+from positionlib.kernels.arguments import Call
+from positionlib.kernels.launch import accumulator
+
+
+def with_rows(call: Call, form: ByRow) -> Call:
+    """The call with what ``form`` adds to its scores: rows in q's dtype, numbers in the dtype of sums.
+
+    Raises
+    ------
+    PositionContractError
+        rows for other heads, lengths or batch rows than the call's, or of another width than the heads.
+    """
+    for name, rows, like in (("query_rows", form.query_rows, call.q), ("key_rows", form.key_rows, call.k)):
+        wanted = call.q.shape[1], *like.shape[2:]
+        require(rows.shape in ((1, *wanted), (call.q.shape[0], *wanted)), name, rows, f"[1 or {call.q.shape[0]}, {wanted[0]} heads, {wanted[1]}, {wanted[2]}]",
+                "Build the module for this layer's heads.")
+    call = call._replace(query_rows2=form.query_rows.to(call.q.dtype), key_rows2=form.key_rows.to(call.q.dtype))
+    if form.cls is not None:
+        call = call._replace(cls=form.cls.to(accumulator(call.q.dtype)), cls_position=form.cls_position)
+    return call
