@@ -119,8 +119,10 @@ def line(name: str, row: dict[str, Any] | None) -> str:
     for what, cell in row["cells"].items():
         ratios = ", ".join(f"{ratio:.2f}× {who}" for who, ratio in cell["ratios"].items())
         verdicts = " ".join(filter(None, (cell["bar"], cell["flex bar"] and f"flex {cell['flex bar']}")))
-        said.append(f"{what} {1e3 * cell['median']:.3f} ms, {cell['share of floor']:.0%} of the floor{ratios and f', {ratios}'}{verdicts and f' ({verdicts})'}")
-    return f"{name:36} {'; '.join(said)}; {row['extra_bytes'] / 2**20:.0f} MiB more" + "".join(f"; {who} not run: {why}" for who, why in row.get("not run", {}).items())
+        took = f"{what} {1e3 * cell['median']:.3f} ms, {cell['share of floor']:.0%} of the floor"
+        said.append(took + (ratios and f", {ratios}") + (verdicts and f" ({verdicts})"))
+    said.append(f"{row['extra_bytes'] / 2**20:.0f} MiB more")
+    return f"{name:36} {'; '.join(said)}" + "".join(f"; {who} not run: {why}" for who, why in row.get("not run", {}).items())
 
 
 def write(part: str, found: dict[str, Any]) -> Path:
@@ -129,7 +131,8 @@ def write(part: str, found: dict[str, Any]) -> Path:
     target = ROOT / "book" / "receipts" / f"gpu-{datetime.date.today().isoformat()}-{re.sub(r'[^a-z0-9]+', '-', name.lower()).strip('-')}.json"
     receipt = json.loads(target.read_text("utf-8")) if target.exists() else {}
     major, minor = torch.cuda.get_device_capability()
-    receipt |= {"date": datetime.date.today().isoformat(), "device": {"name": name, "capability": f"{major}.{minor}", "bytes": torch.cuda.get_device_properties(0).total_memory},
+    receipt |= {"date": datetime.date.today().isoformat(),
+                "device": {"name": name, "capability": f"{major}.{minor}", "bytes": torch.cuda.get_device_properties(0).total_memory},
                 "versions": {"python": sys.version.split()[0], "torch": torch.__version__, "triton": _triton()}, part: found}
     check_gpu_receipt(receipt, MECHANISMS)
     target.parent.mkdir(exist_ok=True)

@@ -137,5 +137,6 @@ class Call:
 
 
 # Odd lengths: no multiple that would let the compiler drop a mask. Two of the three have padding, so that they share compiled kernels.
-CALLS = {call.name: call for call in [Call("padded", 333, 333, 64, padding=29), Call("decode", 1, 517, 64, padding=41), Call("wide", 301, 301, 128, segment=120)]}
+CALLS = {call.name: call for call in [
+    Call("padded", 333, 333, 64, padding=29), Call("decode", 1, 517, 64, padding=41), Call("wide", 301, 301, 128, segment=120)]}
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}

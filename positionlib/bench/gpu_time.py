@@ -169,7 +169,8 @@ def row_kernels(clock: Clock, rates: dict[str, float]) -> Iterator[dict[str, Any
     for kind in ROW_KINDS:
         read, written, _ = traffic(kind, DTYPE, **shape)
         seconds = timed(lambda: row_ops.launch(*made[kind]), clock)
-        yield {"kind": kind, "bytes": read + written, "seconds": seconds, "share of a copy": (read + written) / sorted(seconds)[len(seconds) // 2] / rates["bytes"]}
+        yield {"kind": kind, "bytes": read + written, "seconds": seconds,
+               "share of a copy": (read + written) / sorted(seconds)[len(seconds) // 2] / rates["bytes"]}
 
 
 def warm(name: str) -> None:

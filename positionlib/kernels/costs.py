@@ -108,7 +108,8 @@ def cost(kind: str, part: str, shape: Shape) -> Cost:
     by_row = query_scores + 4 * by_query * s.bias_classes  # gradients
     read, written, held = {
         "forward": (state + mass, out + sums + mass, sums + mass + query_scores + key_scores),  # the mass is added to where it lies
-        "d_query": (state + q + out + sums + by_row + mass + (sums if mass else 0), q + sums + ends + by_row + rows * s.queries * s.keys * s.pair_bytes, sums + ends + by_row),
+        "d_query": (state + q + out + sums + by_row + mass + (sums if mass else 0),
+                    q + sums + ends + by_row + rows * s.queries * s.keys * s.pair_bytes, sums + ends + by_row),
         "d_key": (state + q + 2 * sums + key_scores + mass, 2 * by_key * s.width * s.itemsize + key_scores, key_scores),
         "d_table": (state + q + 2 * sums, _partial(s), _partial(s)),
     }[part]

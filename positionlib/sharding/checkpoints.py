@@ -48,7 +48,8 @@ def split_state(state: Mapping[str, Tensor], axes: Axes, partition: HeadPartitio
     _check_names("state", state, _check_axes(axes))
 
     def part(name: str, rank: int) -> Tensor:
-        return state[name].detach().clone() if axes[name] is None else partition.take(state[name].detach(), rank, axes[name].axis, rows=axes[name].rows)
+        whole, axis = state[name].detach(), axes[name]
+        return whole.clone() if axis is None else partition.take(whole, rank, axis.axis, rows=axis.rows)
 
     return [HeadShard(partition.heads, ids, {name: part(name, rank) for name in axes}) for rank, ids in enumerate(partition.ranks)]
 
@@ -66,7 +67,8 @@ def join_state(shards: Sequence[HeadShard], axes: Axes) -> dict[str, Tensor]:
     partition = HeadPartition(shards[0].heads, tuple(shard.head_ids for shard in shards))
     _check_axes(axes)
     for at, shard in enumerate(shards):
-        require(whole_number(shard.heads) == partition.heads, f"shards[{at}].heads", shard.heads, f"{partition.heads}, as shards[0] has", "Take the shards of one model.")
+        require(whole_number(shard.heads) == partition.heads, f"shards[{at}].heads", shard.heads, f"{partition.heads}, as shards[0] has",
+                "Take the shards of one model.")
         _check_names(f"shards[{at}].state", shard.state, axes)
     return {name: _joined(name, shards, axes[name], partition) for name in axes}
 
@@ -81,7 +83,8 @@ def convert_shards(shards: Sequence[HeadShard], axes: Axes, target: HeadPartitio
     """
     _check_partition("target", target)
     whole = join_state(shards, axes)
-    require(target.heads == whole_number(shards[0].heads), "target", target.heads, f"{shards[0].heads} heads, as the shards have", "Heads are dealt anew, not made or dropped.")
+    require(target.heads == whole_number(shards[0].heads), "target", target.heads, f"{shards[0].heads} heads, as the shards have",
+            "Heads are dealt anew, not made or dropped.")
     return split_state(whole, axes, target)
 
 

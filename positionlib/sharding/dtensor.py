@@ -29,7 +29,8 @@ def partition_of(x: DTensor) -> tuple[HeadPartition, int]:
     """
     require(isinstance(x, DTensor) and x.ndim == 4, "x", type(x).__name__, "a DTensor [B, H, N, D]", "Split the heads before attending.")
     mesh = x.device_mesh
-    require(mesh.ndim == 1 and tuple(x.placements) == (Shard(1),), "x", f"{x.placements} on a mesh of {mesh.ndim}", "(Shard(dim=1),) on a mesh of one dimension",
+    require(mesh.ndim == 1 and tuple(x.placements) == (Shard(1),), "x", f"{x.placements} on a mesh of {mesh.ndim}",
+            "(Shard(dim=1),) on a mesh of one dimension",
             "Redistribute it along its heads, on the dimension of the mesh that deals them.")
     return HeadPartition.split(x.shape[1], mesh.size(), rule="chunked"), mesh.get_local_rank()
 
@@ -78,5 +79,6 @@ def as_dtensors(local: nn.Module, partition: HeadPartition, mesh: DeviceMesh) ->
             rows = [[head * axis.rows + row for head in ids for row in range(axis.rows)] for ids in partition.ranks]
             require(rows == [chunk.tolist() for chunk in torch.arange(length).chunk(partition.world)], "partition", partition.ranks,
                     f"what DTensor makes of the {length} rows of {name}", "Use split_state for any other partition.")
-        found[name] = DTensor.from_local(parameter, mesh, [placement], run_check=False, shape=torch.Size(shape), stride=torch.empty(shape, device="meta").stride())
+        found[name] = DTensor.from_local(parameter, mesh, [placement], run_check=False, shape=torch.Size(shape),
+                                         stride=torch.empty(shape, device="meta").stride())
     return found

@@ -102,7 +102,8 @@ def head_axes(module: nn.Module) -> Axes:
     held = [name for name, _ in module.named_parameters(remove_duplicate=False)]
     for name in held:
         require(name in found, name, type(module.get_submodule(name.rpartition(".")[0])).__name__, "a parameter of a mechanism with heads: " +
-                ", ".join(sorted(known.__name__ for known in MODULES)), "Leave state rows whole on every rank, and shard projections with the layer that has them.")
+                ", ".join(sorted(known.__name__ for known in MODULES)),
+                "Leave state rows whole on every rank, and shard projections with the layer that has them.")
     return {name: found[name] for name in held}
 
 

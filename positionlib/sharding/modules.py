@@ -32,7 +32,8 @@ def shard_module(module: nn.Module, partition: HeadPartition, rank: int) -> nn.M
             done.add(id(parameter))
     for part in local.modules():
         if isinstance(part, ALiBi):  # its slopes are numbers, in no state dict
-            require(len(part._slopes) == partition.heads, "slopes", len(part._slopes), f"{partition.heads}, one a head of the model", "Shard the module of all heads.")
+            require(len(part._slopes) == partition.heads, "slopes", len(part._slopes),
+                    f"{partition.heads}, one a head of the model", "Shard the module of all heads.")
             part._slopes = tuple(0.0 if head == PAD else part._slopes[head] for head in ids)
         if hasattr(part, "heads"):
             part.heads = len(ids)

@@ -46,9 +46,11 @@ class HeadPartition:
         holder: dict[int, int] = {}
         for rank, ids in enumerate(ranks):
             for slot, head in enumerate(ids):
-                require(head is not None and PAD <= head < heads, f"ranks[{rank}][{slot}]", self.ranks[rank][slot], f"a head of 0..{heads - 1}, or {PAD} for padding",
+                require(head is not None and PAD <= head < heads, f"ranks[{rank}][{slot}]", self.ranks[rank][slot],
+                        f"a head of 0..{heads - 1}, or {PAD} for padding",
                         "Count heads over all ranks.")
-                require(head == PAD or head not in holder, f"ranks[{rank}][{slot}]", head, f"each head once; head {head} stands in rank {holder.get(head)} already",
+                require(head == PAD or head not in holder, f"ranks[{rank}][{slot}]", head,
+                        f"each head once; head {head} stands in rank {holder.get(head)} already",
                         "A doubled head would be counted twice, and the head in whose place it stands not at all.")
                 holder[head] = rank
         lost = next((head for head in range(heads) if head not in holder), None)
@@ -134,12 +136,14 @@ class HeadPartition:
         axis = require_count("axis", axis, 0)
         tensors = isinstance(parts, Sequence) and all(
             isinstance(part, Tensor) and part.dtype.is_floating_point and part.layout == torch.strided for part in parts)
-        require(tensors and len(parts) == self.world, "parts", parts, f"a list of {self.world} dense floating-point tensors, one a rank", "Gather them in the order of the ranks.")
+        require(tensors and len(parts) == self.world, "parts", parts, f"a list of {self.world} dense floating-point tensors, one a rank",
+                "Gather them in the order of the ranks.")
         by_slot = [_by_head(f"parts[{rank}]", part, axis, len(ids), rows) for rank, (part, ids) in enumerate(zip(parts, self.ranks))]
         for rank, (part, slots) in enumerate(zip(parts, by_slot)):
             same = (slots.shape[:axis], slots.shape[axis + 1 :], slots.dtype, slots.device) == (
                 by_slot[0].shape[:axis], by_slot[0].shape[axis + 1 :], by_slot[0].dtype, by_slot[0].device)
-            require(same, f"parts[{rank}]", part, f"{parts[0].dtype} on {parts[0].device}, and the shape of rank 0's but for the heads", "Take them from one model.")
+            require(same, f"parts[{rank}]", part,
+                    f"{parts[0].dtype} on {parts[0].device}, and the shape of rank 0's but for the heads", "Take them from one model.")
         slot = {head: at for at, head in enumerate(h for ids in self.ranks for h in ids)}
         order = torch.tensor([slot[head] for head in range(self.heads)], device=parts[0].device)
         return torch.cat(by_slot, axis).index_select(axis, order).flatten(axis, axis + 1)

@@ -35,7 +35,8 @@ def test_without_a_gpu_every_row_says_so_by_name_and_no_receipt_is_made(part, ca
     said = capsys.readouterr().out.splitlines()
     assert [line.removesuffix("not run: no GPU").rstrip() for line in said] == gpu.names(part) and all(line.endswith(" not run: no GPU") for line in said)
     assert sorted(gpu_page.RECEIPTS.glob("gpu-*")) == before
-    wanted = {f"{m} {d} {c}" for m in MECHANISMS for d in ("bf16", "fp16", "fp32") for c in CALLS} if part == "correct" else {f"{m} N=8192 D=128" for m in MECHANISMS}
+    of_errors = {f"{m} {d} {c}" for m in MECHANISMS for d in ("bf16", "fp16", "fp32") for c in CALLS}
+    wanted = of_errors if part == "correct" else {f"{m} N=8192 D=128" for m in MECHANISMS}
     assert wanted <= set(gpu.names(part))
 
 

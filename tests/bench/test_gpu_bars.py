@@ -128,7 +128,8 @@ def test_the_page_shows_the_newest_receipt_or_says_that_nothing_was_measured(tmp
     assert "| alibi | not measured yet | ≤ 1.15× | not measured yet | ≤ 1.3× | not measured yet |" in page
     assert "| graph | not measured yet | – | not measured yet | – | not measured yet |" in page
     (tmp_path / "gpu-2025-12-31-x.json").write_text("{}")
-    found = receipt(row(), row(width=64)) | {"correct": {"rows": [{"name": f"alibi {d} padded", "status": s} for d, s in (("bf16", "passed"), ("fp16", "passed"), ("fp32", "FAILED"))]}}
+    rows = [{"name": f"alibi {d} padded", "status": s} for d, s in (("bf16", "passed"), ("fp16", "passed"), ("fp32", "FAILED"))]
+    found = receipt(row(), row(width=64)) | {"correct": {"rows": rows}}
     (tmp_path / "gpu-2026-01-01-nvidia-h200.json").write_text(json.dumps(found))
     page = gpu_page.gpu_page(tmp_path)
     assert page.startswith("NVIDIA H200, 2026-01-01, torch 2")

@@ -65,7 +65,8 @@ def by_class(name: str, q: torch.Tensor) -> dict:
                              pair_bias=torch.randn(1, 2, 128, 128, generator=make).requires_grad_())}[name]
 
 
-SIZES = {"shaw": dict(query_classes=11, mass_classes=11), "deberta": dict(query_classes=11, key_classes=11), "graph": dict(bias_classes=7, class_bytes=1, pair_bytes=4)}
+SIZES = {"shaw": dict(query_classes=11, mass_classes=11), "deberta": dict(query_classes=11, key_classes=11),
+         "graph": dict(bias_classes=7, class_bytes=1, pair_bytes=4)}
 
 
 def launched(kind: str, form=None) -> None:
