@@ -173,7 +173,9 @@ def test_each_batch_row_names_its_own_nodes():
     (lambda: path_module("released")(GRAPH, edge_input("released") + 1), "edges"), (lambda: path_module("released")(GRAPH, edge_input("released") - 9), "edges"),
     (lambda: path_module("released")(GRAPH, edge_input("released")[:5]), "edges"), (lambda: path_module("paper", max_hops=2)(GRAPH, edge_input("paper")), "distance"),
     (lambda: bias_module()(GRAPH).materialize(torch.tensor([6]), NODES), "query_positions"),
-    (lambda: bias_module()(GRAPH).materialize(NODES, torch.tensor([-1])), "key_positions")])
+    (lambda: bias_module()(GRAPH).materialize(NODES, torch.tensor([-1])), "key_positions"),
+    (lambda: DistanceBias(table=torch.zeros(3, 2), classes=torch.full((2, 2), 3), path=None), "classes"),
+    (lambda: DistanceBias(table=torch.zeros(3, 2), classes=torch.zeros(2, 2, dtype=torch.long), path=torch.zeros(3, 2, 2)), "path")])
 def test_what_does_not_fit_is_refused_by_name(attempt, field):
     refused(attempt, field)
 
