@@ -30,7 +30,7 @@ CASES = [
     LineCase("both_ends", queries=40, start=15, keys=60, first=-9, rows=19, heads=1, key_heads=1),
     LineCase("two_rows", queries=20, start=20, keys=40, first=-1, rows=2, heads=1, key_heads=1),
     LineCase("later_keys", queries=20, origin=50, keys=40, first=31, rows=60, heads=1, key_heads=1),
-    LineCase("decode", causal=True, queries=1, keys=50, start=49, key_heads=1, first=-49, rows=50),
+    LineCase("decode", causal=True, queries=1, keys=33, start=49, key_heads=1, first=-49, rows=50),
     LineCase("left_padding", batch=2, causal=True, queries=40, keys=40, padding="left", batched=True, first=-30, rows=31, heads=1, key_heads=1),
     LineCase("shuffled_keys", causal=True, queries=20, start=16, keys=36, shuffled=True, first=-35, rows=36, key_heads=1),
     LineCase("packed", queries=40, keys=40, segments=True, padding="right", width=48, first=-39, rows=79, shared=True),
