@@ -85,6 +85,10 @@ def _grid(heads: int, width: int, length: int) -> nn.Module:
     return OnRows(bias, lambda g: ({"x": g.query_positions * 7 % 1000}, {"x": g.key_positions * 7 % 1000}))
 
 
+def _tupe_r(heads: int, width: int, length: int) -> nn.Module:
+    return TUPE(heads, heads * width, length, relative=T5Buckets(32, 128, edge="transformers"), finish=False)
+
+
 def _edges(heads: int, width: int, length: int) -> nn.Module:
     return OnRows(EdgeRelative(8, width), lambda g: ((g.query_positions[..., :, None] * 3 + g.key_positions[..., None, :]) % 8,))
 
@@ -103,8 +107,9 @@ MECHANISMS: dict[str, Mechanism] = {m.name: m for m in [
     Mechanism("shaw_edges", _edges, False),
     Mechanism("music", lambda heads, width, length: MusicRelative(64, width, causal=True, heads=heads), True, RELATION),
     Mechanism("bert_relative", lambda heads, width, length: BertRelative(length, width, variant="relative_key_query"), False),
-    Mechanism("tupe_a", lambda heads, width, length: TUPE(heads, heads * width, length), False, RELATION),
-    Mechanism("tupe_r", lambda heads, width, length: TUPE(heads, heads * width, length, relative=T5Buckets(32, 128, edge="transformers")), False, RELATION),
+    Mechanism("tupe_a", lambda heads, width, length: TUPE(heads, heads * width, length, finish=False), False, RELATION),
+    Mechanism("tupe_r", _tupe_r, False, RELATION),
+    Mechanism("tupe_finished", lambda heads, width, length: TUPE(heads, heads * width, length), False),
     Mechanism("deberta", _deberta, False, SCORES),
     Mechanism("transformer_xl", lambda heads, width, length: TransformerXL(heads * width, heads, width), True, SCORES),
     Mechanism("transformer_xl_both_ways", lambda heads, width, length: TransformerXL(heads * width, heads, width, bidirectional=True), False, SCORES),

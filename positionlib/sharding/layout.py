@@ -23,7 +23,7 @@ from positionlib.mechanisms.grid_bias import AxisBias
 from positionlib.mechanisms.shaw import EdgeRelation
 from positionlib.mechanisms.shaw_variants import QueryKeyRelation
 from positionlib.mechanisms.transformer_xl import TransformerXLScores
-from positionlib.mechanisms.tupe import UntiedScores
+from positionlib.mechanisms.tupe import UntiedRows, UntiedScores
 from positionlib.rotation import QKTransform
 from positionlib.sharding.partition import HeadPartition
 from positionlib.terms import ClassBias, Relation, SlopeBias, Term, VisibilityOnly
@@ -80,6 +80,7 @@ TERMS: dict[type, dict[str, tuple[int, int]]] = {
     TransformerXLScores: {"content_bias": (0, 2), "position_bias": (0, 2), "projection": (0, 3)},
     DisentangledScores: {"pos_key": (0, 3), "pos_query": (0, 3)},
     UntiedScores: {"bias": (1, 4)},
+    UntiedRows: {"query_rows": (1, 4), "key_rows": (1, 4), "cls": (1, 2), "relative": (1, 2)},
     PairBias: {"pairs": (0, 3)},
     DistanceBias: {"table": (1, 2), "path": (0, 3)},
     AxisBias: {"tables": (0, 2)},

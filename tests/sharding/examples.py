@@ -55,6 +55,7 @@ EXAMPLES: dict[str, Example] = {
     "deberta, shared projections": Example(deberta("shared", max_distance=20, third_index="released", buckets=8, edge="exact"), ENCODER, projections=True),
     "tupe-a": Example(lambda: pl.TUPE(HEADS, D_MODEL, QUERIES), ENCODER),
     "tupe-r": Example(lambda: pl.TUPE(HEADS, D_MODEL, QUERIES, relative=BUCKETS), ENCODER),
+    "tupe-r, rows": Example(lambda: pl.TUPE(HEADS, D_MODEL, QUERIES, relative=BUCKETS, finish=False), ENCODER),
     "graph, paper": graph("paper", 3, 0, FEATURES),
     "graph, released": graph("released", 3, 2, CATEGORIES),
     "graph, direct": graph("direct", 3, 1, CATEGORIES),
