@@ -11,7 +11,7 @@ from torch import Tensor
 
 from positionlib.kernels.admission import interpreted
 from positionlib.kernels.arguments import TENSORS, Call, Parts, Strided
-from positionlib.kernels.sizes import band_tile_sizes, key_tile_sizes, line_sizes, query_tile_sizes, tile_sizes
+from positionlib.kernels.sizes import band_tile_sizes, key_tile_sizes, line_sizes, query_tile_sizes, tile_sizes, untied_sizes
 
 CHUNK = 1024  # query rows whose share of a table's gradient one program of ``bands`` adds up
 WHOLE = 2**30  # and of the gradient of offset rows, which are as many as the keys: all rows of a batch row
@@ -104,7 +104,8 @@ def backward_calls(gradients, ends, inner, delta, d_out, d_lse, d_mass, out, lse
 
 
 def _sizes(kernel: str, usual: dict[str, int], call: Call) -> dict[str, int]:
-    return usual if call.offset_rows is None else line_sizes(kernel, call.q.shape[3], call.q.shape[2], call.q.element_size())
+    special = line_sizes if call.offset_rows is not None else untied_sizes if call.key_rows2 is not None else None
+    return usual if special is None else special(kernel, call.q.shape[3], call.q.shape[2], call.q.element_size())
 
 
 def _with_slabs(parts: Parts, lse: Tensor, grid: tuple[int], size: int) -> Parts:

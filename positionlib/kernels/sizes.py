@@ -89,6 +89,23 @@ def line_sizes(kernel: str, width: int, queries: int, element_size: int) -> dict
     return _sizes(m, n, block_d, warps, 1) | ({"BAND": 32} if kernel == "band" else _ring(m, n))
 
 
+def untied_sizes(kernel: str, width: int, queries: int, element_size: int) -> dict[str, int]:
+    """Sizes of each kernel where rows of positions are read (``tupe``): a second product and, backward, a second sum beside that of q or k."""
+    block_d, groups = _block_d(width), _warp_groups()
+    narrow = block_d <= 64
+    m, n, warps, stages = {
+        "tile": (128, 32, 8, 3) if narrow else (64, 32, 8, 2),
+        "query": (64 if groups and narrow else 32, 32, 8, 2),
+        "key": (32, 32, 8, 1) if narrow else (16, 16, 8, 1),
+        "band": (64, 32, 4, 2) if narrow else (32, 16, 4, 2),
+    }[kernel]
+    if element_size > 2 or block_d > 128:
+        m, n, warps, stages = 16, 32 if element_size > 2 else 16, 8, 1
+    if kernel == "tile" and queries <= 16:
+        m, n, warps, stages = 16, 32, 8 if element_size > 2 else 4, 3
+    return _sizes(m, n, block_d, warps, stages) | ({"BAND": 32} if kernel == "band" else _ring(m, n))
+
+
 def _warp_groups() -> bool:
     """Whether products read their operands from shared memory, four warps together (sm_90 to sm_100): larger tiles fit in registers."""
     if interpreted():
