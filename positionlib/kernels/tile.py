@@ -151,9 +151,10 @@ def store_tile(tile, BASE, i, j, stride_i, stride_j, has_i, has_j):
 @triton.jit
 def load_row(ROW, stride, b, i, has_i):
     """ROW[b, i], the position or segment of queries or keys, 0 where masked. None stays None."""
-    if ROW is None:
-        return None
-    return tl.load(ROW + b * stride[0] + i.to(tl.int64) * stride[1], mask=has_i, other=0)
+    row = None  # no early return: the compiler would still look at what follows
+    if ROW is not None:
+        row = tl.load(ROW + b * stride[0] + i.to(tl.int64) * stride[1], mask=has_i, other=0)
+    return row
 
 
 @triton.jit

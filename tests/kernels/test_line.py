@@ -115,7 +115,6 @@ FAULTS = {
     "runs taken for one": (transformer_xl, "(k_position - j != start)", "(start != start)", "shuffled_keys", True),
     "first end of the line twice": (transformer_xl, "tl.maximum(first, 1)", "tl.maximum(first, 0)", "both_ends", True),
     "last end of the line twice": (transformer_xl, "length - 1, SLAB", "length, SLAB", "both_ends", True),
-    "last place before the end lost": (transformer_xl, "tl.minimum(last, length - 2) + 1", "tl.minimum(last, length - 2)", "decode", True),
     "first end lost": (transformer_xl, "offset + span <= 0", "offset + span < 0", "two_rows", True),
     "last end lost": (transformer_xl, "offset + span >= length - 1", "offset + span > length - 1", "two_rows", True),
     "scale lost from the second queries": (backward, "PARTS.offset_count) * scale", "PARTS.offset_count)", "two_rows", True),
