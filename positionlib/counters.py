@@ -33,6 +33,7 @@ from positionlib.forms import ByClass, ByLine
 from positionlib.geometry import AttentionGeometry
 from positionlib.mechanisms.deberta import DisentangledScores
 from positionlib.mechanisms.shaw_variants import QueryKeyRelation
+from positionlib.mechanisms.tupe import UntiedRows
 from positionlib.runtime.blocks import rows_at_once
 from positionlib.terms import ClassBias, Relation, ScoreBias, Term
 
@@ -122,6 +123,8 @@ def _bytes(q: Tensor, v: Tensor, term: Term | None, geometry: AttentionGeometry,
     scores = batch * heads * rows * keys * wide.itemsize
     if isinstance(term, ScoreBias):
         return _size(term.slice_queries(0, rows).materialize(geometry.query_positions[..., :rows], geometry.key_positions, wide)), 0
+    if isinstance(term, UntiedRows):  # the reference makes the bias of all pairs from them
+        return _size(term.slice_queries(0, rows).finished().bias), 0
     if isinstance(term, Relation):
         mass = batch * heads * rows * term.rule.num_classes * wide.itemsize
         return 0, (term.key_table is not None) * scores + (term.value_table is not None) * mass

@@ -102,12 +102,17 @@ class UntiedRows(Untied):
     ``relative`` are the numbers of TUPE-R by the buckets of ``rule`` and :func:`cls_buckets`; None is TUPE-A.
     """
 
-    query_rows: Float[Tensor, "*B H Q D"]
-    key_rows: Float[Tensor, "*B H K D"]
+    query_rows: Float[Tensor, "B H Q D"]
+    key_rows: Float[Tensor, "B H K D"]
     cls: Float[Tensor, "2 H"] | None
     cls_position: int | None
     relative: Float[Tensor, "R H"] | None
     rule: T5Buckets | None
+
+    def __post_init__(self) -> None:
+        rows = None if self.rule is None else self.rule.num_buckets + 1
+        require((self.relative is None) == (rows is None) and (rows is None or len(self.relative) == rows), "relative", self.relative,
+                "no table, as there is no rule" if rows is None else f"[{rows}, heads], a row a bucket and one for CLS", "Build the term with TUPE.")
 
     def finished(self) -> UntiedScores:
         """The same term with the bias of every pair."""

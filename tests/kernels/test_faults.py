@@ -77,7 +77,7 @@ BACKWARD_FAULTS = {
     "first offset of a band lost": (bands, "for c in range(BAND)", "for c in range(1, BAND)", "clipped"),
     "band one offset too early": (bands, "low = 1 - span + ", "low = -span + ", "clipped"),
     "band from one key too late": (bands, "2**63 - 1), 0) + low", "2**63 - 1), 0) + low + 1", "clipped"),
-    "last offset of a table not written": (bands, "mask=low + slot < span)", "mask=low + slot < span - 1)", "clipped"),
+    "last offset of a table not written": (bands, "inner = low + slot < last - span", "inner = low + slot < last - span - 1", "clipped"),
     "table's gradient of the first batch row": (launch, "inner.sum(0)", "inner[0]", "left_padding"),
     "ends of the table exchanged": (launch, "first, last = ends", "last, first = ends", "clipped"),
 }
