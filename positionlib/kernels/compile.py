@@ -4,8 +4,8 @@
 one, and those of the backward pass), architecture, dtype and head width: registers a thread, bytes spilled, shared memory against
 the architecture's limit, tensor-core instructions. It exits with 1 when a kernel spills, needs more shared memory than there is,
 runs a 16-bit product without tensor cores, or adds by an atomic. The arguments are those of ``launch`` for a call with the costliest visibility
-(causal, padding and segments). Then it prints which mechanism passes forward and backward, and the row kernels with the bytes that they
-need (``compile_rows``). Run it without TRITON_INTERPRET.
+(causal, padding and segments), or, with --nothing-hidden, for one that hides nothing. Then it prints which mechanism passes forward
+and backward, and the row kernels with the bytes that they need (``compile_rows``). Run it without TRITON_INTERPRET.
 """
 
 from __future__ import annotations
@@ -78,8 +78,11 @@ class Report:
 HEADER = "kernel           arch   dtype  width  part     registers  spill  shared memory     tensor cores"
 
 
-def compile_kernel(kind: str, arch: int, dtype: str, width: int, part: str) -> Report | None:
-    """Compile one kernel of a mechanism, or None where it has no such kernel. Needs a process in which Triton does not interpret."""
+def compile_kernel(kind: str, arch: int, dtype: str, width: int, part: str, hidden: bool = True) -> Report | None:
+    """Compile one kernel of a mechanism, or None where it has no such kernel. Needs a process in which Triton does not interpret.
+
+    ``hidden`` False is a call without padding, segments or causality, whose kernel leaves those lines out.
+    """
     import triton
 
     triton.runtime.driver.set_active(_AbsentGpu(arch))
@@ -102,7 +105,8 @@ def compile_kernel(kind: str, arch: int, dtype: str, width: int, part: str) -> R
            "tupe": {"query_rows2": q[:1], "key_rows2": q.new_empty(1, heads, keys, width), "cls": lse[:, :, 0], "cls_position": 0},
            "transformer_xl": {"query_rows2": q, "offset_rows": torch.empty(heads, 2 * span + 1, width, **floats)}}.get(kind, {})
     score = "t5" if kind == "tupe" else kind if kind in KINDS else "content"
-    inputs = Call(q, k, k, row, column, column.bool(), row, column, table, score, span, True, 0.125, **own)
+    visibility = (column.bool(), row, column) if hidden else (None, None, None)
+    inputs = Call(q, k, k, row, column, *visibility, table, score, span, hidden, 0.125, **own)
     mass, sums = (by_query, q.float()) if inputs.mass_classes else (None, q)
     if part in QUERIES:
         call = forward_call(sums, lse, mass, inputs)
@@ -163,6 +167,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--dtype", nargs="+", choices=DTYPES, default=["fp16", "bf16"])
     parser.add_argument("--width", nargs="+", type=int, default=[64, 128])
     parser.add_argument("--part", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--nothing-hidden", action="store_true", help="calls without padding, segments or causality")
     chosen = parser.parse_args(arguments)
     if interpreted():
         print("TRITON_INTERPRET is set: an interpreting process cannot compile. Unset it.", file=sys.stderr)
@@ -170,7 +175,7 @@ def main(arguments: list[str] | None = None) -> int:
     print(HEADER)
     reports = []
     for case in itertools.product([kind for kind in chosen.kernel if kind in MECHANISMS], chosen.arch, chosen.dtype, chosen.width, chosen.part):
-        report = compile_kernel(*case)
+        report = compile_kernel(*case, hidden=not chosen.nothing_hidden)
         if report is not None:
             reports.append(report)
             print(report, flush=True)

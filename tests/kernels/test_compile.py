@@ -32,6 +32,16 @@ def test_one_kernel_for_each_architecture():
     check(compile_table("--kernel", "t5", "--dtype", "fp16", "--width", "64", "--part", "prefill", "d_query", "d_key", "d_table"), 8)
 
 
+def test_a_kernel_of_a_call_that_hides_nothing():
+    """Its lines are other lines: the interpreter steps over what the compiler has to leave out."""
+    check(compile_table("--nothing-hidden", "--kernel", "t5", "--dtype", "fp16", "--width", "64", "--part", "prefill", "d_key"), 4)
+
+
+@pytest.mark.slow
+def test_the_whole_table_with_nothing_hidden():
+    check(compile_table("--nothing-hidden", "--dtype", "fp16"), 188)
+
+
 @pytest.mark.slow
 def test_the_whole_table():
     check(compile_table(), 376)
