@@ -36,7 +36,7 @@ def forward(q: Float[Tensor, "B H Q D"], k: Float[Tensor, "B Hkv K D"], v: Float
     UnsupportedPositionContract
         the call is not admitted; ``missing`` names what :func:`refusal` says that it lacks.
     PositionContractError
-        a bias table without one row for each head of q, or a form for other heads or of another width.
+        a bias table without one row for each head of q, a form for other heads or of another width, or one that the bias cannot stand beside.
     """
     kind, table, span = (bias.kind, bias.table, bias.span) if bias is not None else ("content", None, 0)
     why_not = refusal(q, k, v, kind=kind)
@@ -44,12 +44,22 @@ def forward(q: Float[Tensor, "B H Q D"], k: Float[Tensor, "B Hkv K D"], v: Float
         raise UnsupportedPositionContract("backend", "triton", "a call that the fused kernel admits", why_not.why, why_not.missing)
     require(table is None or table.shape[0] == q.shape[1], "table", table, f"{q.shape[1]} heads, as q", "Slice it by head ids.")
     call = Call(q, k, v, query_positions, key_positions, key_active, query_segments, key_segments, table, kind, span, causal, scale)
+    require(_fits(bias, form), "form", type(form).__name__, "a form that this bias can stand beside", "Give the bias as numbers by class (ByClass.bias).")
     if isinstance(form, ByTurn):
         call = call._replace(**vars(form))
     elif form is not None:
         call = {ByClass: with_classes, ByLine: with_line, ByRow: with_rows}[type(form)](call, form)
     out, _, mass = attention_forward(*call)
     return with_value_rows(out, mass, form, q.dtype) if call.mass_classes else out
+
+
+def _fits(bias: BiasArgs | None, form: ByClass | ByLine | ByRow | ByTurn | None) -> bool:
+    """Whether both find what they need in one call: a line has the place of a table's ends, a rule has its span, turned rows have no bands."""
+    if bias is None or form is None or isinstance(form, ByRow):
+        return True
+    if isinstance(form, ByClass):
+        return bias.kind != "t5" or form.rule is None or form.rule.max_distance == bias.span
+    return isinstance(form, ByTurn) and bias.kind != "t5"
 
 
 @torch.library.custom_op("positionlib::attention_forward", mutates_args=(), schema=f"({SCHEMA}) -> (Tensor, Tensor, Tensor)")

@@ -21,7 +21,7 @@ def tile_sizes(width: int, queries: int, element_size: int, crowded: bool) -> di
         m, n, warps, stages = 64, 32, 8, 2
     if decoding:
         m, n, warps, stages = 16, 32, 8 if element_size > 2 else 4, 3
-    return _sizes(m, n, block_d, warps, stages) | _ring(m, n)
+    return _sizes(m, n, block_d, warps, stages) | ring(m, n)
 
 
 def query_tile_sizes(width: int, element_size: int, crowded: bool, turned: bool) -> dict[str, int]:
@@ -37,7 +37,7 @@ def query_tile_sizes(width: int, element_size: int, crowded: bool, turned: bool)
         m, n, warps, stages = 128 if _warp_groups() else 32 if turned else 64, 32, 8, 2
     else:
         m, n, warps, stages = 32, 32, 8, 1
-    return _sizes(m, n, block_d, warps, stages) | _ring(m, n)
+    return _sizes(m, n, block_d, warps, stages) | ring(m, n)
 
 
 def key_tile_sizes(width: int, element_size: int, crowded: bool, turned: bool) -> dict[str, int]:
@@ -53,7 +53,7 @@ def key_tile_sizes(width: int, element_size: int, crowded: bool, turned: bool) -
         m, n, warps, stages = (16, 64 if turned else 128, 8, 2) if _warp_groups() else (32, 32, 8, 2)
     else:
         m, n, warps, stages = 16, 32, 8, 1
-    return _sizes(m, n, block_d, warps, stages) | _ring(m, n)
+    return _sizes(m, n, block_d, warps, stages) | ring(m, n)
 
 
 def band_tile_sizes(width: int, element_size: int) -> dict[str, int]:
@@ -86,7 +86,7 @@ def line_sizes(kernel: str, width: int, queries: int, element_size: int) -> dict
         m, n, warps = 16, 32, 8
     if kernel == "tile" and queries <= 16:
         m, n = 16, 32
-    return _sizes(m, n, block_d, warps, 1) | ({"BAND": 32} if kernel == "band" else _ring(m, n))
+    return _sizes(m, n, block_d, warps, 1) | ({"BAND": 32} if kernel == "band" else ring(m, n))
 
 
 def untied_sizes(kernel: str, width: int, queries: int, element_size: int) -> dict[str, int]:
@@ -103,7 +103,13 @@ def untied_sizes(kernel: str, width: int, queries: int, element_size: int) -> di
         m, n, warps, stages = 16, 32 if element_size > 2 else 16, 8, 1
     if kernel == "tile" and queries <= 16:
         m, n, warps, stages = 16, 32, 8 if element_size > 2 else 4, 3
-    return _sizes(m, n, block_d, warps, stages) | ({"BAND": 32} if kernel == "band" else _ring(m, n))
+    return _sizes(m, n, block_d, warps, stages) | ({"BAND": 32} if kernel == "band" else ring(m, n))
+
+
+def ring(m: int, n: int) -> dict[str, int]:
+    """Windows of offsets (``transformer_xl``): a new one for each tile of keys, and as many as the offsets of a tile can touch."""
+    window = min(n, 64)
+    return {"WINDOW": window, "RING": -(-(m + n + window - 2) // window)}
 
 
 def _warp_groups() -> bool:
@@ -122,9 +128,3 @@ def _block_d(width: int) -> int:
 
 def _sizes(m: int, n: int, block_d: int, warps: int, stages: int) -> dict[str, int]:
     return {"BLOCK_M": m, "BLOCK_N": n, "BLOCK_D": block_d, "SCAN": 1024, "num_warps": warps, "num_stages": stages}
-
-
-def _ring(m: int, n: int) -> dict[str, int]:
-    """Windows of offsets (``transformer_xl``): a new one for each tile of keys, and as many as the offsets of a tile can touch."""
-    window = min(n, 64)
-    return {"WINDOW": window, "RING": -(-(m + n + window - 2) // window)}

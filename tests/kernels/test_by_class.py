@@ -7,12 +7,14 @@ import positionlib as pl
 from positionlib import kernels
 from positionlib.attention import attend
 from positionlib.errors import PositionContractError, PositionRangeError
-from positionlib.forms import ByClass
+from positionlib.forms import ByClass, ByLine, ByTurn
 from positionlib.geometry import AttentionGeometry
 from positionlib.mechanisms.graph_bias import PairBias
+from positionlib.rules import Clip
 from positionlib.terms import Relation
 from tests.kernels.cases import DEVICE
 from tests.kernels.test_operator import Largest
+from tests.refusals import refused
 
 pytest.importorskip("triton")
 H, D, N = 4, 16, 40
@@ -148,3 +150,25 @@ def test_rows_for_other_heads_are_refused(name):
         form = ByClass(rule=pl.ShawRelative(3, D, sign="key_minus_query").rule, sign="key_minus_query", **{name: torch.zeros(shape, device=DEVICE)})
         with pytest.raises(PositionContractError, match=name):
             kernels.forward(q, k, v, form=form, **rules)
+
+
+def test_a_bias_that_a_form_cannot_stand_beside_is_refused():
+    """Each pair of them would give a number that is wrong without a word: another table's span, a line's ends, bands of rows that did not turn."""
+    with torch.device(DEVICE):
+        q, positions, rows, none = torch.randn(1, 2, 4, 16), torch.arange(4), torch.randn(2, 7, 16), torch.zeros(2, 16)
+        t5 = kernels.BiasArgs.from_classes(torch.randn(11, 2), Clip(5), "key_minus_query")
+        alibi = kernels.BiasArgs.from_slopes(torch.rand(2), "relative")
+        still = torch.stack((torch.ones(4, 8), torch.zeros(4, 8)), 1)  # cosine 1, sine 0
+        narrow = ByClass(rule=Clip(3), sign="key_minus_query", query_rows=rows)
+        zeros = ByClass(rule=Clip(5), sign="key_minus_query", query_rows=torch.zeros(2, 11, 16))
+        line = ByLine(rows=rows, first=-3, content_bias=none, position_bias=none)
+        turn = ByTurn(query_turns=still, key_turns=still, interleaved=False)
+
+    def run(bias, form=None):
+        return kernels.forward(q, q, q, query_positions=positions, key_positions=positions, causal=False, scale=0.25, bias=bias, form=form)
+
+    for bias, form in ((t5, narrow), (t5, line), (t5, turn), (alibi, line)):
+        refused(lambda: run(bias, form), "form")
+    for bias, form in ((t5, zeros), (alibi, turn)):  # which add nothing
+        torch.testing.assert_close(run(bias, form), run(bias), rtol=1e-6, atol=1e-6)
+    assert not torch.allclose(run(alibi, narrow), run(alibi))

@@ -69,7 +69,7 @@ MUTATIONS = [
     Mutation("polarity ignored", "positionlib/padding.py", 'mask if polarity == "true_is_visible" else ~mask', "mask", "tests/test_padding.py"),
     Mutation("rotary half split turns backwards", "positionlib/rotation.py", "out = torch.cat((a * cos - b * sin, a * sin + b * cos), -1)", "out = torch.cat((a * cos + b * sin, b * cos - a * sin), -1)", f"{T}/test_rotary.py"),
     Mutation("rotary pairings exchanged", "positionlib/rotation.py", 'if self.pairing == "interleaved":', 'if self.pairing == "half_split":', f"{T}/test_rotary.py"),
-    Mutation("rotary phase in float32", "positionlib/rotation.py", "[..., None, :, None].to(torch.float64) * self.inverse_frequency.to(positions.device, torch.float64)", "[..., None, :, None].to(torch.float32) * self.inverse_frequency.to(positions.device, torch.float32)", f"{T}/test_rotary.py"),
+    Mutation("rotary phase in float32", "positionlib/rotation.py", "positions[..., None].to(torch.float64) * self.inverse_frequency.to(positions.device, torch.float64)", "positions[..., None].to(torch.float32) * self.inverse_frequency.to(positions.device, torch.float32)", f"{T}/test_rotary.py"),
     Mutation("rotary rounds before the sum", "positionlib/rotation.py", "turned, rest = x[..., :width].to(wide), x[..., width:]", "turned, rest, cos, sin = x[..., :width], x[..., width:], cos.to(x.dtype), sin.to(x.dtype)", f"{T}/test_rotary.py"),
     Mutation("rotary keys left as they were", "positionlib/attention.py", "term.rotate(qc, positions[0]), term.rotate(kc, positions[1])", "term.rotate(qc, positions[0]), kc", f"{T}/test_rotary.py"),
     Mutation("rotary width of the head unchecked", "positionlib/rotation.py", "else x.shape[-1] == self.d_head", "else width <= x.shape[-1]", f"{T}/test_rotary.py"),
