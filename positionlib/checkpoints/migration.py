@@ -175,8 +175,8 @@ def _fresh_rows(positions: Float[Tensor, "N D"], added: int, policy: str, std: f
         return float(std) * torch.randn(added, width, generator=generator, device=generator.device)
     if policy == "formula":
         rows = formula(torch.arange(length, length + added, device=positions.device))
-        given = isinstance(rows, Tensor) and rows.shape == (added, width) and rows.dtype.is_floating_point and bool(rows.isfinite().all())
-        require(given, "formula", rows, f"finite rows [{added}, {width}] of the positions {length}..{length + added - 1}", "Give one row a position, as wide as the table.")
+        dense = isinstance(rows, Tensor) and rows.dtype.is_floating_point and rows.layout == torch.strided and not rows.is_meta
+        require(dense and rows.shape == (added, width) and bool(rows.isfinite().all()), "formula", rows, f"finite rows [{added}, {width}] of the positions {length}..{length + added - 1}", "Give one row a position, as wide as the table.")
         return rows.detach()
     if policy == "mean":
         return positions.double().mean(0).expand(added, -1)
