@@ -60,7 +60,7 @@ def tested(node: str, change: Function | None) -> tuple[str, set[Function]]:
         change.apply()
     failure = Failure()
     with watched() as functions:
-        status = pytest.main(["-x", "-q", "-p", "no:cacheprovider", node], plugins=[failure])
+        status = pytest.main(["-x", "-q", node], plugins=[failure])
     met = failure.kind is not None and issubclass(failure.kind, AssertionError | pytest.fail.Exception)
     return ("missed" if status == 0 else "noticed" if met else "ended"), functions
 
