@@ -49,7 +49,7 @@ def _panels(d_model, layout, columns):
                   note="Marked: a weight that was trained on another coordinate." if foreign else "Every weight meets its own coordinate.")
     heat = HeatMap("The table in this layout", sinusoidal_table(ROWS, d_model, layout=layout, output_dtype=torch.float64, **ODD).numpy(),
                    rows=Axis("position t"), columns=Axis("channel", labels=tuple(names)), scale="diverging", limits=(-1.0, 1.0), decimals=2,
-                   alt=f"{ROWS} rows, channels in the order {', '.join(names)}.")
+                   alt=f"{ROWS} rows whose channels hold {', '.join(names)}: {len(foreign) or 'none'} of {d_model} meet a weight of another coordinate.")
     return [table, Badges([Badge("sum here", f"{got:.4f}"), Badge("sum in training", f"{trained:.4f}"),
                            Badge("foreign weights", f"{len(foreign)} of {d_model}", "bad" if foreign else "ok")]), heat]
 
