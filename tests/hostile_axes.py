@@ -114,4 +114,7 @@ CALLS: dict[str, Call] = {
     "PositionTable": (migration.PositionTable, TABLE), "row_provenance": (migration.row_provenance, dict(counts=IDS, before=["trained"] * N)),
     "migrate_position_table": (migration.migrate_position_table, dict(table=migration.PositionTable(**TABLE), new_rows=9, policy="normal", release_id="d",
                                                                       checkpoint_id="e", std=0.02, generator=torch.Generator().manual_seed(0))),
+    "migrate_position_table formula": (lambda rows: migration.migrate_position_table(
+        migration.PositionTable(**TABLE), 9, policy="formula", release_id="d", checkpoint_id="e", formula=lambda _: rows),
+        dict(rows=normal(9 - len(TABLE["weight"]), TABLE["weight"].shape[1]))),
 }

@@ -14,6 +14,7 @@ under the new one, whatever its shape, and rolling back means going on with the 
 - ``repeat``: the old position rows again from the first (Longformer, Beltagy et al. 2020, section 5).
 - ``interpolate``: row r reads the old table at r (N_old − 1) / (N_new − 1), as if it were stretched; the old rows stay unstretched, so
   the seam jumps back.
+- ``formula``: a ``formula`` of the new positions, such as a sinusoid: it says nothing of the rows that were learned before them.
 - ``truncate``: fewer rows; the last ones are dropped. It is the only way to shrink.
 
 A master copy of the weight is migrated like the weight, and the weight is rounded from it. A factored second moment (Adafactor) is
@@ -25,7 +26,7 @@ Sources: the article's section 0x07; the moments' names are torch.optim's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -38,7 +39,7 @@ from positionlib.identity import AdmissionTuple
 from positionlib.mechanisms.learned import admit_position_ids
 from positionlib.rules import require_values
 
-POLICIES = ("zeros", "normal", "mean", "repeat", "interpolate", "truncate")
+POLICIES = ("zeros", "normal", "mean", "repeat", "interpolate", "formula", "truncate")
 PROVENANCE = ("trained", "untrained", *(f"new:{policy}" for policy in POLICIES[:-1]))
 
 
@@ -126,14 +127,17 @@ def row_provenance(counts: Int[Tensor, "P"], before: Sequence[str] | None = None
 
 @checked
 def migrate_position_table(table: PositionTable, new_rows: int, *, policy: str, release_id: str, checkpoint_id: str, std: float | None = None,
-                           generator: torch.Generator | None = None) -> PositionTable:
+                           generator: torch.Generator | None = None, formula: Callable[[Tensor], Tensor] | None = None) -> PositionTable:
     """The table with ``new_rows`` rows, reserved ones included, under a new identity. The old one is left as it was and shares no memory.
+
+    ``formula`` takes the new positions, int64 [A] counted without reserved rows, and gives their rows [A, D].
 
     Raises
     ------
     PositionContractError
         an unknown policy, fewer rows without ``policy="truncate"``, a release or checkpoint id that is the old one's, a ``normal`` policy
-        without its std and generator, or either of them with another policy.
+        without its std and generator, a ``formula`` policy without its formula, any of them with another policy, or a formula that
+        gives no finite rows of this width.
     """
     rows, added = len(table.weight), require_count("new_rows", new_rows, table.row_offset + 1) - len(table.weight)
     require_choice("policy", policy, POLICIES)
@@ -148,11 +152,13 @@ def migrate_position_table(table: PositionTable, new_rows: int, *, policy: str, 
             "a finite number above 0 for policy 'normal', None for others", "The usual one is the model's initializer_range, 0.02.")
     require(isinstance(generator, torch.Generator) if drawn else generator is None, "generator", generator,
             "a torch.Generator for policy 'normal', None for others", "Seed one: a migration is repeatable.")
+    require(callable(formula) if policy == "formula" else formula is None, "formula", formula, "a function of positions for policy 'formula', None for others",
+            "Pass lambda positions: sinusoidal_rows(positions, width).")
     old = table.weight.detach()
     if added < 0:
         weight, moments = old[:new_rows].clone(), {name: m[:new_rows].clone() if m.ndim else m.clone() for name, m in table.moments.items()}
     else:
-        fresh = _fresh_rows(old[table.row_offset :], added, policy, std, generator)
+        fresh = _fresh_rows(old[table.row_offset :], added, policy, std, generator, formula)
         weight = torch.cat((old, fresh.to(old)))
         moments = {name: torch.cat((m, m.new_zeros(added, m.shape[1]))) if m.ndim else m.clone() for name, m in table.moments.items()}
     identity = table.identity._replace(release_id=release_id, checkpoint_id=checkpoint_id, table_rows=new_rows,
@@ -161,11 +167,17 @@ def migrate_position_table(table: PositionTable, new_rows: int, *, policy: str, 
                    provenance=table.provenance[:new_rows] + (f"new:{policy}",) * max(added, 0))
 
 
-def _fresh_rows(positions: Float[Tensor, "N D"], added: int, policy: str, std: float | None, generator: torch.Generator | None) -> Float[Tensor, "A D"]:
+def _fresh_rows(positions: Float[Tensor, "N D"], added: int, policy: str, std: float | None, generator: torch.Generator | None,
+                formula: Callable[[Tensor], Tensor] | None) -> Float[Tensor, "A D"]:
     """New rows, float64 where they are computed: they are rounded once, to the table's dtype."""
     length, width = positions.shape
     if policy == "normal":
         return float(std) * torch.randn(added, width, generator=generator, device=generator.device)
+    if policy == "formula":
+        rows = formula(torch.arange(length, length + added, device=positions.device))
+        dense = isinstance(rows, Tensor) and rows.dtype.is_floating_point and rows.layout == torch.strided and not rows.is_meta
+        require(dense and rows.shape == (added, width) and bool(rows.isfinite().all()), "formula", rows, f"finite rows [{added}, {width}] of the positions {length}..{length + added - 1}", "Give one row a position, as wide as the table.")
+        return rows.detach()
     if policy == "mean":
         return positions.double().mean(0).expand(added, -1)
     if policy == "repeat":

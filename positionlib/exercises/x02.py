@@ -25,7 +25,8 @@ register(Exercise(
         "b": "Do not forget rotation. Scores stay only when queries and keys turn together; a stored key has not turned with the new queries.",
         "d": "A mask and a bias never touch K: they meet the keys later, at the scores and the weights."}),
     solution="c", wrong_answers={"none": ("a", "K is computed from X"), "rows": ("b", "forget rotation"), "all": ("d", "never touch K")},
-    praise="Rows and rotation are inside K. A rotated key can be turned by the missing 40 positions; a key made from added rows must be computed anew."))
+    praise="Rows and rotation are inside K. A rotated key can be turned by the missing 40 positions, a key made from added rows corrected by the "
+           "projected difference of the rows, unless a normalisation stands between."))
 
 
 # 2 --- name what changed

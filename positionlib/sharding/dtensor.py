@@ -7,9 +7,9 @@ heads are here, so that no second account of them can disagree, and torch.distri
 from __future__ import annotations
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from positionlib.attention import attend
 from positionlib.errors import require
@@ -39,6 +39,9 @@ def attend_heads(q: DTensor, k: DTensor, v: DTensor, term: Term | None, geometry
                  backend: str = "auto") -> DTensor:
     """:func:`positionlib.attention.attend` of q, k, v [B, H, N, D] that are sharded along their heads; the output is placed as q is.
 
+    Keys and values of fewer heads than there are ranks may be replicated: each rank reads the heads of its queries, and their gradients are
+    summed over the ranks.
+
     ``term`` is of all heads: each rank cuts its own slots out. Gradients of the module's parameters are then those of the rank's heads,
     zeros elsewhere: :func:`positionlib.sharding.sum_gradients` of all its parameters makes them whole.
 
@@ -48,14 +51,25 @@ def attend_heads(q: DTensor, k: DTensor, v: DTensor, term: Term | None, geometry
         what :func:`partition_of` and attend() refuse, and key heads whose groups of query heads are on other ranks.
     """
     partition, rank = partition_of(q)
-    for name, x in (("k", k), ("v", v)):
-        keys, _ = partition_of(x)
-        require(x.device_mesh == q.device_mesh and q.shape[1] % x.shape[1] == 0 and keys.grouped(q.shape[1] // x.shape[1]) == partition, name, keys.ranks,
-                f"key heads on the ranks of their query heads, {partition.ranks}", "Deal whole groups of heads.")
+    keys, values = (_local_heads(name, x, q, partition, rank) for name, x in (("k", k), ("v", v)))
     part = None if term is None else slice_term(term, partition, rank)
-    out = attend(q.to_local(), k.to_local(), v.to_local(), part, geometry, scale=scale, backend=backend)
+    out = attend(q.to_local(), keys, values, part, geometry, scale=scale, backend=backend)
     shape = torch.Size((*q.shape[:3], v.shape[3]))
     return DTensor.from_local(out.contiguous(), q.device_mesh, q.placements, run_check=False, shape=shape, stride=torch.empty(shape, device="meta").stride())
+
+
+def _local_heads(name: str, x: DTensor, q: DTensor, partition: HeadPartition, rank: int) -> Tensor:
+    """The key heads that this rank's queries read."""
+    heads, size = q.shape[1], q.shape[1] // max(x.shape[1], 1)
+    replicated = isinstance(x, DTensor) and x.ndim == 4 and tuple(x.placements) == (Replicate(),)
+    keys = None if replicated else partition_of(x)[0]
+    require(x.device_mesh == q.device_mesh and heads == size * x.shape[1] and (replicated or keys.grouped(size) == partition), name,
+            f"{x.shape[1]} heads, {'on every rank' if replicated else keys.ranks}", f"key heads on the ranks of their query heads, {partition.ranks}, or all on every rank",
+            "Deal whole groups of heads, or replicate the key heads.")
+    if not replicated:
+        return x.to_local()
+    ids = torch.tensor(partition.key_heads(size, rank), device=x.device)
+    return x.to_local(grad_placements=[Partial()]).index_select(1, ids)
 
 
 def as_dtensors(local: nn.Module, partition: HeadPartition, mesh: DeviceMesh) -> dict[str, DTensor]:

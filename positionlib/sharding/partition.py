@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import torch
 from jaxtyping import Float
@@ -102,6 +103,27 @@ class HeadPartition:
         size = require_count("size", size)
         members = [[[PAD] * size if h == PAD else range(h * size, (h + 1) * size) for h in ids] for ids in self.ranks]
         return HeadPartition(self.heads * size, tuple(tuple(q for group in ids for q in group) for ids in members))
+
+    @checked
+    def key_heads(self, size: int, rank: int) -> tuple[int, ...]:
+        """The key heads that a rank's query heads read where this partition deals query heads, ``size`` consecutive ones to a key head.
+
+        Where key heads are fewer than ranks, several ranks hold the same one: keep keys and values of all heads on every rank, select these,
+        and sum the gradients of what made them over the ranks. Each stands once where equally many slots in a row read it, as grouped
+        attention asks, else once a slot.
+
+        Raises
+        ------
+        PositionContractError
+            a size that does not divide the heads.
+        """
+        size = require_count("size", size)
+        require(self.heads % size == 0, "size", size, f"a divisor of {self.heads} heads", "Every key head has as many query heads.")
+        read: list[int] = []
+        for head in self.head_ids(rank):
+            read.append(head // size if head != PAD else read[-1] if read else 0)  # a padding slot reads anything: it is dropped
+        runs = [(key, len(list(slots))) for key, slots in groupby(read)]
+        return tuple(key for key, _ in runs) if len({length for _, length in runs}) == 1 else tuple(read)
 
     @checked
     def take(self, state: Float[Tensor, "*shape"], rank: int, axis: int, *, rows: int = 1) -> Float[Tensor, "*shape"]:

@@ -10,6 +10,7 @@ import positionlib as pl
 from positionlib.checkpoints import PositionTable, migrate_position_table, row_provenance
 from positionlib.identity import AdmissionTuple
 from positionlib.mechanisms.learned import row_support
+from positionlib.mechanisms.sinusoidal import sinusoidal_rows, sinusoidal_table
 from tests.refusals import refused
 
 NEW = {"release_id": "r2", "checkpoint_id": "c2"}
@@ -29,7 +30,8 @@ def grown(old, new_rows, policy="zeros", **more):
     return migrate_position_table(old, new_rows, policy=policy, **NEW, **more)
 
 
-SETTINGS = {"zeros": {}, "normal": {"std": 0.02, "generator": torch.Generator()}, "mean": {}, "repeat": {}, "interpolate": {}}
+SETTINGS = {"zeros": {}, "normal": {"std": 0.02, "generator": torch.Generator()}, "mean": {}, "repeat": {}, "interpolate": {},
+            "formula": {"formula": lambda positions: positions[:, None] / torch.arange(1, 4)}}
 
 
 @pytest.mark.parametrize("policy", SETTINGS)
@@ -58,9 +60,16 @@ def test_new_rows_follow_the_named_policy():
     assert grown(old, 8, "repeat").weight[4:].tolist() == [[0.0, 10.0], [1.0, 30.0], [2.0, 20.0], [0.0, 10.0]]
     # Three positions become five: positions 3 and 4 read the old table at 1.5 and 2.
     assert grown(old, 6, "interpolate").weight[4:].tolist() == [[1.5, 25.0], [2.0, 20.0]]
+    assert grown(old, 6, "formula", formula=lambda p: torch.stack((p, 10.0 * p), 1)).weight[4:].tolist() == [[3.0, 30.0], [4.0, 40.0]], "position, not row"
     drawn = grown(old, 2000, "normal", std=0.5, generator=torch.Generator().manual_seed(3))
     again = grown(old, 2000, "normal", std=0.5, generator=torch.Generator().manual_seed(3))
     assert torch.equal(drawn.weight, again.weight) and drawn.weight[4:].std().item() == pytest.approx(0.5, rel=0.05)
+
+
+def test_a_sinusoid_goes_on_behind_rows_that_were_one():
+    whole = sinusoidal_table(40, 6)
+    old = table(25, 6, weight=whole[:25].clone(), moments={})
+    assert torch.equal(grown(old, 40, "formula", formula=lambda positions: sinusoidal_rows(positions, 6)).weight, whole)
 
 
 @pytest.mark.parametrize("rows, more", [(2, 1), (3, 4), (512, 512), (7, 93)])
@@ -153,7 +162,9 @@ def test_half_a_migration_cannot_be_made():
     ({"new_rows": 6, "policy": "truncate"}, "new_rows"), ({"new_rows": 0, "policy": "truncate"}, "new_rows"),
     ({"new_rows": 6.0}, "new_rows"), ({"policy": "xavier"}, "policy"), ({"release_id": "r1"}, "release_id"), ({"checkpoint_id": "c1"}, "checkpoint_id"),
     ({"release_id": ""}, "release_id"), ({"policy": "normal", "generator": torch.Generator()}, "std"), ({"policy": "normal", "std": 0.02}, "generator"),
-    ({"std": 0.02}, "std"), ({"generator": torch.Generator()}, "generator")])
+    ({"std": 0.02}, "std"), ({"generator": torch.Generator()}, "generator"), ({"formula": torch.sin}, "formula"), ({"policy": "formula"}, "formula"),
+    ({"policy": "formula", "formula": "sin"}, "formula"), *(({"policy": "formula", "formula": lambda p, made=made: made}, "formula") for made in (
+        None, torch.zeros(2), torch.zeros(2, 4), torch.zeros(6, 3), torch.zeros(2, 3).long(), torch.full((2, 3), torch.nan)))])
 def test_a_migration_that_is_not_fully_named_is_refused(changes, field):
     refused(lambda: migrate_position_table(table(), **{"new_rows": 6, "policy": "zeros", **NEW, **changes}), field)
 

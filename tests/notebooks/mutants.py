@@ -22,7 +22,8 @@ def exchanged(*pairs: tuple[str, str]) -> dict[str, str]:
     return {a: b for pair in pairs for a, b in (pair, pair[::-1])}
 
 
-FUNCTIONS = exchanged(("sin", "cos"), ("min", "max"), ("amin", "amax"), ("floor", "ceil"), ("triu", "tril"), ("clamp_min", "clamp_max")) | {
+FUNCTIONS = exchanged(("sin", "cos"), ("min", "max"), ("amin", "amax"), ("floor", "ceil"), ("triu", "tril"), ("clamp_min", "clamp_max"),
+                      ("zeros", "ones"), ("zeros_like", "ones_like"), ("new_zeros", "new_ones")) | {
     "sum": "mean", "mean": "sum", "exp": "expm1", "log": "log1p", "sqrt": "exp", "cumsum": "cumprod", "softmax": "log_softmax"}
 OVER_ALL = {"min", "max", "amin", "amax"}  # of one whole tensor: the size of a difference, which no equation names
 CONVENTIONS = exchanged(("key_minus_query", "query_minus_key"), ("interleaved", "concatenated"), ("true_is_visible", "true_is_masked"),
@@ -98,7 +99,7 @@ def says(node: ast.AST) -> bool:
 
 def decisive(node: ast.Assert) -> ast.If:
     """The same condition, which when it fails raises `Noticed`: no handler of the chapter catches that, and no other assert raises it."""
-    made = ast.parse("if not reached(_): raise Noticed").body[0]
+    made = ast.parse("if not _reached_(_): raise _Noticed_").body[0]
     made.test.operand.args[0], made.decisive = node.test, True
     return ast.fix_missing_locations(ast.copy_location(made, node))
 
@@ -106,7 +107,7 @@ def decisive(node: ast.Assert) -> ast.If:
 def operands(test: ast.AST, holder: list | ast.AST, place: int | str) -> Iterator[tuple[ast.AST, ast.AST, list | ast.AST, int | str]]:
     """(expression, parent, holder, place) of what an assert's condition compares, without the results that are written down as numbers."""
     match test:
-        case ast.Call(func=ast.Name(id="reached" | "all" | "any"), args=[inner]):
+        case ast.Call(func=ast.Name(id="_reached_" | "all" | "any"), args=[inner]):
             yield from operands(inner, test.args, 0)
         case ast.GeneratorExp(elt=inner):
             yield from operands(inner, test, "elt")

@@ -11,7 +11,7 @@ from tests.notebooks.trial import FEW, MANY, forked, of_chapter
 
 CELLS = (
     "import math\nslope = 3\ndef line(t):\n    return slope * t + 1",
-    "shift = 2 * slope\nprint(shift + 1)",
+    "shift = 2 * slope\nprint(shift + 1)\nreached = []",
     "y = [line(t) for t in (0, 1, 2)]\nassert y == [1, 4, 7], 'sound'\nassert y == y, 'vacuous'\nassert len(y) == 3, 'length only'",
     "for t in []:\n    assert line(t) == 0, 'never'",
     "def check(t):\n    assert math.isclose(line(t) - slope * t, 1.0), 'inside'",

@@ -153,7 +153,7 @@ class Trial:
     def unchanged(self, namespace: dict) -> tuple[str | None, list[int], dict[int, set[Function]]]:
         """(what went wrong, the cells that ran, the library's functions that ran in each). Cells run until the assert is reached."""
         reached, functions = [], {}
-        namespace |= {"Noticed": Noticed, "reached": lambda condition: reached.append(1) or condition}
+        namespace |= {"_Noticed_": Noticed, "_reached_": lambda condition: reached.append(1) or condition}
         try:
             for cell in [*self.cells, *range(self.cell + 1, len(self.trees))]:
                 if reached:
@@ -166,7 +166,7 @@ class Trial:
 
     def outcome(self, start: int, namespace: dict, change: Site | Function) -> str:
         reached = []
-        namespace |= {"Noticed": Noticed, "reached": lambda condition: reached.append(1) or condition}
+        namespace |= {"_Noticed_": Noticed, "_reached_": lambda condition: reached.append(1) or condition}
         try:
             change.apply()
             for cell in self.cells[self.cells.index(start):]:

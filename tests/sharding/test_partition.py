@@ -80,6 +80,26 @@ def test_key_heads_take_their_query_heads_along():
         assert torch.allclose(keys.grouped(2).keep(part, rank, 1), wanted, atol=1e-14)
 
 
+@pytest.mark.parametrize("ranks, read", [
+    (((0, 1), (2, 3), (4,), (5,)), [(0,), (0, 1), (1,), (1,)]),  # fewer key heads than ranks
+    (((1, 2, 3), (0, PAD, 4, 5)), [(0, 0, 1), (0, 1)]),  # unequal runs; a padding slot goes with its neighbour
+    (((PAD, 3), (5, 2, 1, 0, 4)), [(0, 1), (1, 0, 0, 0, 1)]), (((PAD,), (0, 1, 2, 3, 4, 5)), [(0,), (0, 1)])])
+def test_several_ranks_read_the_same_key_head(ranks, read):
+    queries = HeadPartition(6, ranks)
+    assert [queries.key_heads(3, rank) for rank in range(len(ranks))] == read
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, heads, 4, 4, dtype=torch.float64, generator=generator, requires_grad=True) for heads in (6, 2, 2))
+    geometry, slopes = pl.AttentionGeometry.causal_self(4), pl.ALiBi(6)
+    whole = pl.attend(q, k, v, slopes(geometry), geometry)
+    wanted = torch.autograd.grad(whole.square().sum(), (q, k, v))
+    loss = 0
+    for rank, keys in enumerate(read):
+        local = pl.attend(queries.take(q, rank, 1), k[:, keys], v[:, keys], pl.sharding.slice_term(slopes(geometry), queries, rank), geometry)
+        loss = loss + queries.keep(local, rank, 1).square().sum()
+    found = torch.autograd.grad(loss, (q, k, v))
+    assert all(torch.allclose(x, y, atol=1e-13, rtol=0) for x, y in zip(found, wanted))
+
+
 STATE, HALVES = torch.zeros(2, 4), HeadPartition(4, ((0, 1), (2, 3)))
 
 
@@ -87,7 +107,8 @@ STATE, HALVES = torch.zeros(2, 4), HeadPartition(4, ((0, 1), (2, 3)))
     (lambda: HeadPartition.split(3, 4, rule="balanced"), "world"), (lambda: HeadPartition.split(4, 2, rule="even"), "rule"),
     (lambda: HeadPartition.split(4, 3, rule="chunked"), "ranks"), (lambda: HALVES.head_ids(2), "rank"), (lambda: HALVES.head_ids(-1), "rank"),
     (lambda: HALVES.take(STATE, 0, 0), "state"), (lambda: HALVES.take(STATE, 0, 2), "axis"), (lambda: HALVES.take(STATE, 0, 1, rows=2), "state"),
-    (lambda: HALVES.keep(STATE, 0, 1), "state"), (lambda: HALVES.grouped(0), "size"), (lambda: HALVES.join([STATE[:, :2]], 1), "parts"),
+    (lambda: HALVES.keep(STATE, 0, 1), "state"), (lambda: HALVES.grouped(0), "size"),
+    (lambda: HALVES.key_heads(3, 0), "size"), (lambda: HALVES.key_heads(2, 2), "rank"), (lambda: HALVES.join([STATE[:, :2]], 1), "parts"),
     (lambda: HALVES.join([STATE[:, :2], STATE[:, :3]], 1), "parts[1]"), (lambda: HALVES.join([STATE[:, :2], STATE[:1, :2]], 1), "parts[1]"),
     (lambda: HALVES.join([STATE[:, :2], STATE[:, :2].double()], 1), "parts[1]"),
 ])

@@ -62,6 +62,13 @@ def test_dtensors_carry_the_partition_to_the_term(ranks, name, world):
 
 
 @pytest.mark.parametrize("world", worker.PARTITIONS)
+def test_ranks_share_a_key_head_that_is_on_all_of_them(ranks, world):
+    wanted = worker.one_key_head(torch.Tensor.clone, torch.Tensor.clone, pl.attend)
+    for rank in ranks[world]:
+        assert max(float((x - y).abs().max()) for x, y in zip(rank["dtensors"]["one key head"], wanted, strict=True)) < CLOSE
+
+
+@pytest.mark.parametrize("world", worker.PARTITIONS)
 def test_a_ranks_parameters_are_parts_of_the_whole_ones(ranks, world):
     whole = dict(filled(EXAMPLES["shaw, per head"].build()).named_parameters())
     for rank in ranks[world]:
@@ -77,5 +84,6 @@ def test_what_a_dtensor_cannot_carry_is_refused(ranks, world):
         assert "Replicate()" in said["placement"] and "(Shard(dim=1),)" in said["placement"]
         assert said["another world"].startswith("mesh: ") and "ranks. Take the mesh" in said["another world"]
         # 5 query heads and 8 key heads share no groups, and 20 rows of Transformer-XL's W_r on three ranks are cut 7, 7, 6: through a head.
+        assert said["doubled"].startswith("k: ") and "3 heads, on every rank" in said["doubled"]
         assert said["groups"].startswith("k: ") and said["order"].startswith("partition: ")
         assert bool(said["a head in two"]) == (world > 1) and (world == 1 or "20 rows of weight" in said["a head in two"])

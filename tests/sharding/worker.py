@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -41,6 +43,15 @@ def attended(name: str, partition: HeadPartition, rank: int, group: dist.Process
     return {"out": out.detach(), "q": q.grad, "k": k.grad, "v": v.grad, **{n: p.grad for n, p in local.named_parameters()}, **of_projections}
 
 
+def one_key_head(deal: Callable, everywhere: Callable, attend: Callable) -> list[torch.Tensor]:
+    """The output of five query heads that read one key head under T5's bias, and the gradients of q, k and v."""
+    example, (q, k, v, d_out) = EXAMPLES["t5"], drawn()
+    inputs = deal(q).requires_grad_(), everywhere(k[:, :1]).requires_grad_(), everywhere(v[:, :1]).requires_grad_()
+    out = attend(*inputs, example.call(filled(example.build()), example.geometry), example.geometry)
+    out.backward(deal(d_out))
+    return [out.detach(), *(x.grad for x in inputs)]
+
+
 def from_dtensors(group: dist.ProcessGroup) -> dict[str, dict[str, torch.Tensor]]:
     """Attention over DTensors under terms of all heads, and the parameters of a rank as DTensors made whole again."""
     mesh, found = DeviceMesh.from_group(group, "cpu"), {}
@@ -53,13 +64,15 @@ def from_dtensors(group: dist.ProcessGroup) -> dict[str, dict[str, torch.Tensor]
         sum_gradients(whole.parameters(), group)
         found[name] = {"out": out.full_tensor().detach(), **{n: x.grad.full_tensor() for n, x in zip("qkv", (q, k, v))},
                        **{n: p.grad for n, p in whole.named_parameters()}}
+    deal, everywhere = (partial(distribute_tensor, device_mesh=mesh, placements=[place]) for place in (Shard(1), Replicate()))
+    found["one key head"] = [x.full_tensor() for x in one_key_head(deal, everywhere, attend_heads)]
     partition, rank = partition_of(q)
     local = shard_module(filled(EXAMPLES["shaw, per head"].build()), partition, rank)
     found["state"] = {name: tensor.full_tensor() for name, tensor in as_dtensors(local, partition, mesh).items()}
     whole, xl = distribute_tensor(drawn()[0], mesh, [Replicate()]), shard_module(filled(EXAMPLES["transformer-xl"].build()), partition, rank)
     four = distribute_tensor(drawn()[0][:, :4].repeat(1, 2, 1, 1), mesh, [Shard(1)])
     found["refused"] = {what: refusal(*call) for what, call in {
-        "placement": (partition_of, whole), "plain": (partition_of, drawn()[0]), "groups": (attend_heads, q, four, four, None, EXAMPLES["nope"].geometry),
+        "placement": (partition_of, whole), "plain": (partition_of, drawn()[0]), "doubled": (attend_heads, q, distribute_tensor(drawn()[0][:, :3], mesh, [Replicate()]), v, None, EXAMPLES["nope"].geometry), "groups": (attend_heads, q, four, four, None, EXAMPLES["nope"].geometry),
         "a head in two": (as_dtensors, xl, partition, mesh), "another world": (as_dtensors, local, HeadPartition.split(HEADS, 4, rule="padded"), mesh),
         "order": (as_dtensors, local, HeadPartition.split(HEADS, mesh.size(), rule="padded") if mesh.size() > 1 else HeadPartition(2, ((1, 0),)), mesh)}.items()}
     return found
