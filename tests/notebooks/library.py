@@ -21,18 +21,19 @@ PACKAGE = ROOT / "positionlib"
 
 @dataclass(frozen=True, order=True)
 class Function:
-    """A function of the library, by its file and its qualified name; `number` is one of its sites."""
+    """A function of the library, by its file and its qualified name; `number` is one of its sites, `inputs` with those of data and sizes."""
 
     file: str
     name: str
     number: int = 0
+    inputs: bool = False
 
     def sites(self) -> tuple[ast.Module, list[Site]]:
         """The file's syntax tree, and the sites in this function's body."""
         found = tree = ast.parse((PACKAGE / self.file).read_text("utf-8"))
         for name in self.name.split("."):
             found = next(node for node in ast.walk(found) if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name)
-        return tree, sites(ast.Module(found.body, []))
+        return tree, sites(ast.Module(found.body, []), self.inputs)
 
     def apply(self) -> None:
         """Give the function the code of its perturbed source, by which all who hold it run it."""
@@ -75,6 +76,6 @@ def _changes(function: Function) -> list[Function]:
     return [replace(function, number=n) for n in range(len(function.sites()[1]))]
 
 
-def changes(functions: set[Function]) -> list[Function]:
-    """Every change of these functions."""
-    return [change for function in sorted(functions) for change in _changes(function)]
+def changes(functions: set[Function], inputs: bool = False) -> list[Function]:
+    """Every change of these functions, with `inputs` also those of their data and sizes."""
+    return [change for function in sorted(functions) for change in _changes(replace(function, inputs=inputs))]

@@ -27,7 +27,7 @@ class Noticed(BaseException):
 class Most(NamedTuple):
     """At most so many changes in the assert's cell, in earlier cells, in the library, up to the first that is noticed or all of them.
 
-    `inputs`: also changes of data and sizes.
+    `inputs`: also changes of data and sizes, and of library functions that ran for the assert in any cell.
     """
 
     near: int
@@ -145,10 +145,11 @@ class Trial:
                   if any(c == cell and s.lineno <= site.old.lineno <= s.end_lineno for c, s in self.feeding)]
         for near, most in ((True, self.most.near), (False, self.most.earlier)):
             self.changes += some([place for place in places if (place[0] == self.cell) == near], most, self.chance)
-        # What runs in the assert's own cell, or where nothing does, in the cells before.
+        # What runs in the assert's own cell; where nothing does, or where all is asked for, in the cells before too.
         first = {function: cell for cell in reversed(self.cells) for function in functions[cell]}
-        own = functions[self.cell] or set(first)
-        self.changes += [(first[replace(change, number=0)], change) for change in some(changes(own), self.most.library, self.chance)]
+        own = not self.most.inputs and functions[self.cell] or set(first)
+        self.changes += [(first[replace(change, number=0, inputs=False)], change)
+                         for change in some(changes(own, self.most.inputs), self.most.library, self.chance)]
 
     def unchanged(self, namespace: dict) -> tuple[str | None, list[int], dict[int, set[Function]]]:
         """(what went wrong, the cells that ran, the library's functions that ran in each). Cells run until the assert is reached."""
