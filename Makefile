@@ -57,9 +57,9 @@ test-all: environment
 notebooks: environment
 	@$(BIN)/python book/tools/execute.py chapters/*.ipynb
 
-# Compiles for real targets, which a process that interprets kernels cannot do.
+# Interprets on the CPU, where there is a GPU too, and compiles in a process of its own, which does not interpret.
 kernels: environment
-	@env -u TRITON_INTERPRET $(BIN)/python -m positionlib.kernels.compile
+	@TRITON_INTERPRET=1 CUDA_VISIBLE_DEVICES= $(BIN)/python -m tests.kernels.matrix
 
 # With the Python that is there: a bare GPU machine has a torch and a triton of its own, and no .venv.
 gpu:

@@ -81,7 +81,7 @@ def add_by_class(SUMS, x, c, b, h, row, has_row, has):
     greatest = tl.max(tl.max(tl.where(known, c, -1), 1), 0)
     line = SUMS.at + b * SUMS.stride[0] + h * SUMS.stride[1] + row.to(tl.int64) * SUMS.stride[2]
     for of in range(least, greatest + 1):
-        at = line + of * SUMS.stride[3]
+        at = line + tl.cast(of, tl.int64) * SUMS.stride[3]
         of_class = tl.sum(tl.where(c == of, x, 0.0), 1)
         tl.store(at, tl.load(at, mask=has_row, other=0.0) + of_class, mask=has_row)
     tl.debug_barrier()  # the next tile may read with another thread what this one wrote

@@ -4,14 +4,15 @@
 one, and those of the backward pass), architecture, dtype and head width: registers a thread, bytes spilled, shared memory against
 the architecture's limit, tensor-core instructions. It exits with 1 when a kernel spills, needs more shared memory than there is,
 runs a 16-bit product without tensor cores, or adds by an atomic. The arguments are those of ``launch`` for a call with the costliest visibility
-(causal, padding and segments), or, with --nothing-hidden, for one that hides nothing. Then it prints which mechanism passes forward
-and backward, and the row kernels with the bytes that they need (``compile_rows``). Run it without TRITON_INTERPRET.
+(causal, padding and segments), or, with --nothing-hidden, for one that hides nothing. The row kernels follow, with the bytes that they need
+(``compile_rows``), and a matrix of what passed, forward and backward. Run it without TRITON_INTERPRET.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import re
 import subprocess
 import sys
@@ -158,7 +159,7 @@ def _resource_usage(cubin: bytes) -> dict[str, int]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Print the tables; 1 when any line has a fault, 2 when Triton interprets."""
-    from positionlib.kernels.compile_rows import ROW_KINDS, print_rows
+    from positionlib.kernels.compile_rows import ROW_KINDS, print_rows, row_verdicts
 
     parser = argparse.ArgumentParser(prog="python -m positionlib.kernels.compile", description=__doc__.splitlines()[0])
     kinds = (*MECHANISMS, *ROW_KINDS)
@@ -168,6 +169,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--width", nargs="+", type=int, default=[64, 128])
     parser.add_argument("--part", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--nothing-hidden", action="store_true", help="calls without padding, segments or causality")
+    parser.add_argument("--json", type=Path, help="write the matrix there too")
     chosen = parser.parse_args(arguments)
     if interpreted():
         print("TRITON_INTERPRET is set: an interpreting process cannot compile. Unset it.", file=sys.stderr)
@@ -179,23 +181,36 @@ def main(arguments: list[str] | None = None) -> int:
         if report is not None:
             reports.append(report)
             print(report, flush=True)
-    print(matrix(reports))
-    failed = sum(bool(report.faults) for report in reports)
-    failed += print_rows([kind for kind in chosen.kernel if kind in ROW_KINDS], chosen.arch, chosen.dtype)
+    rows = print_rows([kind for kind in chosen.kernel if kind in ROW_KINDS], chosen.arch, chosen.dtype)
+    cells = verdicts(reports) | row_verdicts(rows)
+    print(matrix(cells))
+    if chosen.json:
+        chosen.json.write_text(json.dumps(cells))
+    failed = sum(bool(report.faults) for report in (*reports, *rows))
     print(f"{failed} with a fault" if failed else "all admitted")
     return 1 if failed else 0
 
 
-def matrix(reports: list[Report]) -> str:
-    """One line a mechanism: what was compiled of it passed, or how many kernels did not, forward and backward; and that no GPU ran it."""
-    columns = [(name, arch) for name in ("forward", "backward") for arch in SHARED_LIMIT]
-    lines = [f"{'':16} " + "".join(f"{f'{name} sm_{arch}':17}" for name, arch in columns) + "on a GPU"]
-    for kind in dict.fromkeys(report.kind for report in reports):
-        cells = []
-        for name, arch in columns:
-            faults = [bool(r.faults) for r in reports if (r.kind, r.arch, r.part in BACKWARD) == (kind, arch, name == "backward")]
-            cells.append("not run" if not faults else f"{sum(faults)} of {len(faults)} failed" if any(faults) else "passed")
-        lines.append(f"{kind:16} " + "".join(f"{cell:17}" for cell in cells) + "not run: no GPU")
+def verdicts(reports: list[Report]) -> dict[str, dict[str, dict[str, str]]]:
+    """{mechanism: {forward or backward: {architecture: what became of its kernels}}}."""
+    kinds = dict.fromkeys(report.kind for report in reports)
+    return {kind: {name: {f"sm_{arch}": verdict([r for r in reports if (r.kind, r.arch, r.part in BACKWARD) == (kind, arch, name == "backward")])
+                          for arch in SHARED_LIMIT} for name in ("forward", "backward")} for kind in kinds}
+
+
+def verdict(reports: list) -> str:
+    """Whether these compilations passed, or how many did not."""
+    failed = sum(bool(report.faults) for report in reports)
+    return "not run" if not reports else f"{failed} of {len(reports)} failed" if failed else "passed"
+
+
+def matrix(cells: dict[str, dict[str, dict[str, str]]]) -> str:
+    """Two lines a mechanism, forward and backward: the verdict of each column, and that no GPU ran it."""
+    columns = list(dict.fromkeys(column for passes in cells.values() for of_pass in passes.values() for column in of_pass))
+    lines = [f"{'mechanism':20}{'pass':10}" + "".join(f"{column:16}" for column in columns) + "on a GPU"]
+    for kind, passes in cells.items():
+        for name, found in passes.items():
+            lines.append(f"{kind:20}{name:10}" + "".join(f"{found[column]:16}" for column in columns) + "not run: no GPU")
     return "\n".join(lines)
 
 

@@ -14,10 +14,15 @@ from dataclasses import dataclass
 import torch
 
 from positionlib.kernels import row_ops
-from positionlib.kernels.compile import DTYPES, SHARED_LIMIT, _AbsentGpu, _resource_usage
+from positionlib.kernels.compile import DTYPES, SHARED_LIMIT, _AbsentGpu, _resource_usage, verdict
 
 ROW_KINDS = ("sinusoidal", "learned", "learned_chunk_sums", "learned_gradient", "grid", "time2vec", "time2vec_gradients",
              "rotary_half_split", "rotary_interleaved")
+SUMS = "learned_chunk_sums", "learned_gradient"
+# (forward, backward) kernels of a mechanism. What adds rows that are not learned hands the upstream gradient on; a rotation is turned back by its own kernel.
+ROW_MECHANISMS = {"sinusoidal": (("sinusoidal",), ()), "learned": (("learned",), SUMS), "grid": (("grid",), SUMS),
+                  "time2vec": (("time2vec",), ("time2vec_gradients",)), "rotary_half_split": (("rotary_half_split",), ("rotary_half_split",)),
+                  "rotary_interleaved": (("rotary_interleaved",), ("rotary_interleaved",))}
 # Odd lengths: no multiple that would let the compiler drop a mask.
 BATCH, ROWS, WIDTH, HEADS, D_HEAD, AXIS = 8, 1001, 1024, 12, 128, 37
 HEADER = "row kernel            arch   dtype  registers  spill  shared  read a row  written  of a copy"
@@ -109,15 +114,20 @@ def compile_row_kernel(kind: str, arch: int, dtype: str) -> RowReport:
     return RowReport(kind, arch, dtype, usage["REG"], usage["STACK"], binary.metadata.shared)
 
 
-
-
-def print_rows(kinds: Sequence[str], archs: Sequence[int], dtypes: Sequence[str]) -> int:
-    """Print the table; how many lines have a fault."""
-    failed = 0
+def print_rows(kinds: Sequence[str], archs: Sequence[int], dtypes: Sequence[str]) -> list[RowReport]:
+    """Print the table, and return its lines."""
     if kinds:
         print(HEADER)
+    reports = []
     for case in itertools.product(kinds, archs, dtypes):
-        report = compile_row_kernel(*case)
-        failed += bool(report.faults)
-        print(report, flush=True)
-    return failed
+        reports.append(compile_row_kernel(*case))
+        print(reports[-1], flush=True)
+    return reports
+
+
+def row_verdicts(reports: list[RowReport]) -> dict[str, dict[str, dict[str, str]]]:
+    """As :func:`compile.verdicts`, of the mechanisms whose forward kernel was compiled."""
+    compiled = {report.kind for report in reports}
+    return {mechanism: {name: {f"sm_{arch}": verdict([r for r in reports if r.kind in kernels and r.arch == arch]) if kernels else "no kernel"
+                               for arch in SHARED_LIMIT} for name, kernels in zip(("forward", "backward"), passes)}
+            for mechanism, passes in ROW_MECHANISMS.items() if compiled.issuperset(passes[0])}

@@ -70,7 +70,7 @@ def forward_call(out, lse, mass, call: Call) -> tuple:
     from positionlib.kernels import tile
 
     q, parts = call.q, _parts(call, mass=mass)
-    sizes = _sizes("tile", tile_sizes(q.shape[3], q.shape[2], q.element_size(), _crowded(parts)), call)
+    sizes = _sizes("tile", tile_sizes(q.shape[3], q.shape[2], q.element_size(), _crowded(parts), parts.interleaved is not None), call)
     grid = _grid(q, sizes["BLOCK_M"])
     slabs = _with_slabs(parts, lse, grid, sizes["BLOCK_M"] * sizes["RING"] * sizes["WINDOW"])
     arguments, options = _common((q, call.k, call.v, out, lse), slabs, call)
@@ -90,7 +90,7 @@ def backward_calls(gradients, ends, inner, delta, d_out, d_lse, d_mass, out, lse
     slabs = _with_slabs(parts, lse, grid, sizes["BLOCK_M"] * (sizes["RING"] * sizes["WINDOW"] + sizes["BLOCK_N"]))
     arguments, options = _common((*read, out, d_lse, gradients["q"], ends), slabs, call)
     calls = [(backward.query_gradients, grid, arguments, options | sizes | {"FOLD": mechanism(call.kind)[1]})]
-    sizes = _sizes("key", key_tile_sizes(width, size, _crowded(parts), turned), call)
+    sizes = _sizes("key", key_tile_sizes(width, size, _crowded(parts), turned, parts.key_scores is not None), call)
     grid = _grid(k, sizes["BLOCK_N"])
     slabs = _with_slabs(parts, lse, grid, sizes["BLOCK_M"] * sizes["RING"] * sizes["WINDOW"])
     calls.append((backward.key_gradients, grid, _common((*read, d_k, d_v), slabs, call)[0], options | sizes))

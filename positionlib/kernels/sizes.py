@@ -5,14 +5,20 @@ from __future__ import annotations
 from positionlib.kernels.admission import interpreted
 
 
-def tile_sizes(width: int, queries: int, element_size: int, crowded: bool) -> dict[str, int]:
-    """Sizes of ``tile``. ``crowded``: a program reads numbers by pair besides the scores, and their addresses take registers too."""
+def tile_sizes(width: int, queries: int, element_size: int, crowded: bool, parted: bool) -> dict[str, int]:
+    """Sizes of ``tile``.
+
+    ``crowded``: a program reads numbers by pair besides the scores, and their addresses take registers too. ``parted``: rotary turns neighbours,
+    which it parts in registers.
+    """
     block_d = _block_d(width)
     decoding = queries <= 16  # one short tile of queries, the smallest that a tensor core takes
     if element_size > 2:  # full float32 precision runs without tensor cores: small tiles, to stay in registers
         m, n, warps, stages = 32 if block_d <= 64 else 16, 32, 8, 2
     elif crowded:
-        m, n, warps, stages = 64 if block_d <= 64 else 32, 32, 8, 2
+        m, n, warps, stages = (64, 32, 8, 3) if block_d <= 64 else (32, 32, 8, 2)
+    elif parted and block_d <= 128 and not _warp_groups():
+        m, n, warps, stages = 128 if block_d <= 64 else 64, 32, 8, 3
     elif block_d <= 64:
         m, n, warps, stages = 128, 64, 8, 3
     elif block_d <= 128:
@@ -40,13 +46,13 @@ def query_tile_sizes(width: int, element_size: int, crowded: bool, turned: bool)
     return _sizes(m, n, block_d, warps, stages) | ring(m, n)
 
 
-def key_tile_sizes(width: int, element_size: int, crowded: bool, turned: bool) -> dict[str, int]:
-    """As :func:`query_tile_sizes`, of ``key_gradients``."""
+def key_tile_sizes(width: int, element_size: int, crowded: bool, turned: bool, by_key: bool) -> dict[str, int]:
+    """As :func:`query_tile_sizes`, of ``key_gradients``; ``by_key`` where a key has numbers by class, whose gradients are summed here."""
     block_d = _block_d(width)
     if element_size > 2:
         m, n, warps, stages = 16, 32, 8, 2
     elif crowded:
-        m, n, warps, stages = (32, 32, 8, 1) if block_d <= 64 else (16, 16, 8, 1)
+        m, n, warps, stages = (32, 16 if by_key else 32, 8, 1) if block_d <= 64 else (16, 16, 8, 1)
     elif block_d <= 64:
         m, n, warps, stages = 32 if _warp_groups() else 16, 128, 8, 2
     elif block_d <= 128:

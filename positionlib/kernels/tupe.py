@@ -20,7 +20,7 @@ def add_positions(s, content, left, right, PARTS, q_position, k_position, head, 
     if PARTS.key_rows2 is not None:
         s += tl.dot(left, right, input_precision=PRECISION, out_dtype=ACC)
     if PARTS.cls is not None:
-        cls = PARTS.cls.at + head * PARTS.cls.stride[1]
+        cls = PARTS.cls.at + head.to(tl.int64) * PARTS.cls.stride[1]
         query_is, key_is = cls_pairs(PARTS, q_position, k_position, KEY_AXIS)
         s = tl.where(key_is, content + tl.load(cls), s)
         s = tl.where(query_is, content + tl.load(cls + PARTS.cls.stride[0]), s)

@@ -233,19 +233,23 @@ def poisoned(shape, dtype: torch.dtype) -> torch.Tensor:
 
 def error(case: RowCase, dtype: torch.dtype, want: list[torch.Tensor], t: Inputs) -> float:
     """Largest error of any output, relative to the largest value expected, over the dtype's tolerance: good up to 1."""
-    worst = 0.0
-    for seen, w in zip(run(case, t), want, strict=True):
-        gap = float((seen - w).abs().max() / w.abs().max())
-        worst = max(worst, math.inf if math.isnan(gap) else gap)
-    return worst / TOLERANCE[dtype]
+    return max(errors(case, dtype, want, t))
 
 
-def far_apart() -> torch.Tensor:
-    """A float16 state [3, 5, 8] whose last batch row starts 2^31 elements after the first, with zeros 2^31 elements before the first.
+def errors(case: RowCase, dtype: torch.dtype, want: list[torch.Tensor], t: Inputs) -> list[float]:
+    """That of each output of :func:`run`."""
+    gaps = [float((seen - w).abs().max() / w.abs().max()) for seen, w in zip(run(case, t), want, strict=True)]
+    return [math.inf if math.isnan(gap) else gap / TOLERANCE[dtype] for gap in gaps]
 
-    The memory is reserved and, but for the rows, never touched. An offset cut to 32 bits would wrap to the zeros.
+
+def far_apart(x: torch.Tensor, axis: int) -> torch.Tensor:
+    """x in a view whose last entry along ``axis`` lies 2^31 elements or more after its first, with zeros 2^31 elements before the first.
+
+    The memory is reserved and, but for the entries, never touched. An offset cut to 32 bits would wrap to the zeros.
     """
     without_reserve = 0x4000  # MAP_NORESERVE of Linux
-    memory = mmap.mmap(-1, 2 * (2**32 + 2**12), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | without_reserve)
-    x = torch.frombuffer(memory, dtype=torch.float16).as_strided((3, 5, 8), (2**30, 8, 1), 2**31)
-    return x.copy_(torch.arange(1.0, 121.0).reshape(3, 5, 8))
+    memory = mmap.mmap(-1, x.element_size() * (2**32 + 2**16 + x.numel()), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | without_reserve)
+    apart = -(-(2**31) // (x.shape[axis] - 1))  # itself below 2^31, or the kernel would be given 64 bits
+    strides = list(torch.empty_like(x.movedim(axis, 0)[0], memory_format=torch.contiguous_format).stride())
+    strides.insert(axis % x.ndim, apart)
+    return torch.frombuffer(memory, dtype=x.dtype).as_strided(x.shape, strides, 2**31).copy_(x)

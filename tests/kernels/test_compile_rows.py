@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from positionlib.kernels import row_ops
-from positionlib.kernels.compile_rows import ROW_KINDS, RowReport, calls, traffic
+from positionlib.kernels.compile_rows import ROW_KINDS, ROW_MECHANISMS, RowReport, calls, traffic
 from tests.kernels.cases import DEVICE
 from tests.kernels.test_compile import compile_table
 
@@ -20,6 +20,9 @@ def test_every_row_kernel_compiles_without_a_spill():
     assert done.returncode == 0, done.stdout + done.stderr
     lines = LINE.findall(done.stdout)
     assert tuple(kind for kind, *_ in lines) == ROW_KINDS
+    cells = re.findall(r"^(\w+) +(\w+) +(not run|no kernel) +(passed|no kernel) +not run: no GPU$", done.stdout, re.M)
+    assert cells == [(mechanism, name, *(("not run", "passed") if kernels else ("no kernel", "no kernel")))
+                     for mechanism, passes in ROW_MECHANISMS.items() for name, kernels in zip(("forward", "backward"), passes)]
     for kind, _, _, registers, spill, _, _, _, of_a_copy, verdict in lines:
         assert verdict == "ok" and int(spill) == 0 and 0 < int(registers) <= 128, kind
         if kind != "learned":

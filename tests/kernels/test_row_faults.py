@@ -90,7 +90,7 @@ def test_a_case_notices(fault, monkeypatch, tmp_path):
 
 @pytest.mark.skipif(DEVICE == "cuda", reason="the memory is the host's")
 def test_an_offset_cut_to_32_bits_is_noticed(monkeypatch, tmp_path):
-    x, table = far_apart(), torch.zeros(5, 8, dtype=torch.float16)
+    x, table = far_apart(torch.arange(1.0, 121.0).half().reshape(3, 5, 8), 0), torch.zeros(5, 8, dtype=torch.float16)
     install(monkeypatch, row_tile, altered(row_tile, "(tl.program_id(0) // tiles).to(tl.int64)", "(tl.program_id(0) // tiles)", tmp_path))
     seen = rows.add_row(x, table, torch.arange(5))
     assert torch.equal(seen[:2], x[:2]) and seen[2].abs().max() == 0

@@ -52,7 +52,7 @@ FAULTS = {
     "CLS-to-other for both": (tupe, "content + tl.load(cls), s)", "content + tl.load(cls + PARTS.cls.stride[0]), s)", "absolute"),
     "bias joins the numbers of CLS": (tile, "s, content, position_q", "s, s, position_q", "relative"),
     "CLS by place in memory": (tile, "PARTS, q_position, k_position, head, 0", "PARTS, row, column, head, 0", "cls_elsewhere"),
-    "number of another head": (tupe, "head * PARTS.cls.stride[1]", "0", "grouped"),
+    "number of another head": (tupe, "head.to(tl.int64) * PARTS.cls.stride[1]", "0", "grouped"),
     "rows of the key's head": (tile, "PARTS.key_rows2, b, head.to(tl.int64)", "PARTS.key_rows2, b, key_head", "grouped"),
     "rows of the first batch row for all": (tile, "X.at + b * X.stride[0]", "X.at", "left_padding"),
     "products scaled": (tupe, "out_dtype=ACC)", "out_dtype=ACC) * 0.25", "absolute"),
