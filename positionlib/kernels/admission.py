@@ -28,6 +28,20 @@ def available() -> bool:
     return find_spec("triton") is not None and (torch.cuda.is_available() or interpreted())
 
 
+def transformed() -> str | None:
+    """The function transform around this call that the operators cannot follow: they have a backward pass, and ``torch.func.vmap`` calls them row by row.
+
+    Forward-mode differentiation would get a tangent of zeros from them, and ``torch.func.grad`` no gradient.
+    """
+    if torch.compiler.is_compiling():
+        return None
+    functorch = torch._C._functorch
+    levels = {level.key() for level in functorch.get_interpreter_stack() or ()} - {functorch.TransformType.Vmap}
+    if levels or torch.autograd.forward_ad._current_level >= 0:
+        return "a function transform or forward-mode differentiation: the kernel has a backward pass for autograd, and vmap"
+    return None
+
+
 def refusal(q: Float[Tensor, "B H Q D"], k: Float[Tensor, "B Hkv K D"], v: Float[Tensor, "B Hkv K D"], *, kind: str = "content",
             allowed: Tensor | None = None) -> Refusal | None:
     """None when the kernel admits the call, else the reason, naming what is missing.
@@ -38,6 +52,8 @@ def refusal(q: Float[Tensor, "B H Q D"], k: Float[Tensor, "B Hkv K D"], v: Float
     width = q.shape[-1]
     if find_spec("triton") is None:
         return Refusal("Triton is not installed", ("Triton",))
+    if why_not := transformed():
+        return Refusal(why_not, ("function transforms",))
     if kind not in KINDS:
         return Refusal(f"no score function for {kind}: there is {', '.join(KINDS)}", (KEY_BIAS if kind.startswith("alibi_key") else kind,))
     if allowed is not None:

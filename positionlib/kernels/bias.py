@@ -27,8 +27,9 @@ class BiasArgs:
     def __post_init__(self) -> None:
         require_choice("kind", self.kind, KINDS[1:])
         tail = (2 * require_count("span", self.span) + 1,) if self.kind == "t5" else ()
-        require(self.table.ndim == 1 + len(tail) and self.table.shape[1:] == tail, "table", self.table, f"shape {('heads', *tail)}",
-                "Build it with BiasArgs.from_slopes or BiasArgs.from_classes.")
+        floats = isinstance(self.table, Tensor) and self.table.layout == torch.strided and self.table.dtype.is_floating_point
+        require(floats and self.table.ndim == 1 + len(tail) and self.table.shape[1:] == tail, "table", self.table,
+                f"floating point of shape {('heads', *tail)}", "Build it with BiasArgs.from_slopes or BiasArgs.from_classes.")
         require(self.table.numel() < 2**31, "span", self.span, "a table of fewer than 2^31 entries", "Clip at a smaller distance.")
 
     @classmethod
@@ -39,7 +40,17 @@ class BiasArgs:
     @classmethod
     def from_classes(cls, table: Float[Tensor, "R H"], rule, sign: str) -> BiasArgs:
         """T5 and its kin: ``rule`` maps signed offsets to rows of ``table`` and is constant beyond ``rule.max_distance``."""
+        rows = require_rule(rule).num_classes
+        require(isinstance(table, Tensor) and table.layout == torch.strided and table.ndim == 2 and len(table) == rows, "table", table, f"[{rows}, heads]",
+                "Orient it as [classes, heads].")
         return cls("t5", _ByOffset.apply(table, classes_by_offset(rule, sign, table.device)), rule.max_distance)
+
+
+def require_rule(rule: object) -> object:
+    """The rule, when it maps offsets to so many classes that stop changing at a distance it names."""
+    known = all(hasattr(rule, name) for name in ("num_classes", "classes", "max_distance"))
+    require(known, "rule", rule, "a rule with num_classes, classes(offset) and max_distance", "T5Buckets and Clip are two.")
+    return rule
 
 
 def classes_by_offset(rule, sign: str, device: torch.device) -> Int[Tensor, "W"]:
@@ -59,11 +70,17 @@ def classes_by_offset(rule, sign: str, device: torch.device) -> Int[Tensor, "W"]
 class _ByOffset(torch.autograd.Function):
     """[R, H] → [H, W], column w from row classes[w]. The gradient is a one-hot product in float64: indexing would add with atomics."""
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx, table, classes):
+    def forward(table, classes):
+        return table[classes].T.contiguous()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        table, classes = inputs
         ctx.save_for_backward(classes)
         ctx.rows = table.shape[0]
-        return table[classes].T.contiguous()
 
     @staticmethod
     def backward(ctx, grad):

@@ -10,11 +10,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from positionlib.contract import KINDS
 from positionlib.errors import require
 from positionlib.forms import ByClass
 from positionlib.kernels.arguments import Call
-from positionlib.kernels.bias import classes_by_offset
+from positionlib.kernels.bias import classes_by_offset, require_rule
+from positionlib.kernels.checks import has_shape, require_part
 from positionlib.kernels.launch import accumulator
+from positionlib.rules import require_ids
+
+CLASS_AXIS = {"query_rows": -2, "key_rows": -2, "value_rows": -2, "bias": 0}
 
 
 def with_classes(call: Call, form: ByClass) -> Call:
@@ -23,13 +28,13 @@ def with_classes(call: Call, form: ByClass) -> Call:
     Raises
     ------
     PositionContractError
-        rows of another width than the heads', or for another number of heads.
+        rows of another width than the heads', for another number of heads or of classes, classes of other pairs, both or neither of a rule
+        and given classes.
+    PositionRangeError
+        a given class without a row, or an offset for which the rule has none.
     """
-    (batch, heads, queries, width), wide = call.q.shape, accumulator(call.q.dtype)
-    for name in ("query_rows", "key_rows", "value_rows"):
-        rows = getattr(form, name)
-        require(rows is None or rows.shape[-1] == width and rows.shape[:-2] in ((), (heads,)), name, rows, f"{heads} heads of width {width}, as q",
-                "Build the module for this layer's heads.")
+    (batch, heads, queries, _), wide = call.q.shape, accumulator(call.q.dtype)
+    _require_parts(call, form)
     span, class_of, query_scores, key_scores = call.span, None, None, None
     if form.rule is not None:
         _refuse_far(form, call.query_positions, call.key_positions)
@@ -49,8 +54,36 @@ def with_classes(call: Call, form: ByClass) -> Call:
         key_scores = call.scale * (keys[:, :, None] @ rows.mT).flatten(1, 2)
     return call._replace(
         span=span, class_of=class_of, classes=form.classes, query_scores=query_scores, key_scores=key_scores,
-        pair_bias=None if form.pair_bias is None else form.pair_bias.expand(batch, -1, -1, -1),
+        pair_bias=None if form.pair_bias is None else _no_wider(form.pair_bias, wide).expand(batch, -1, -1, -1),
         mass_classes=0 if form.value_rows is None else form.value_rows.shape[-2], scale=call.scale if form.content else 0.0)
+
+
+def _require_parts(call: Call, form: ByClass) -> None:
+    (batch, heads, queries, width), keys, rule = call.q.shape, call.k.shape[2], form.rule
+    read = {name: part for name in CLASS_AXIS if (part := getattr(form, name)) is not None}
+    require(rule is None or form.classes is None, "classes", form.classes, "None beside a rule", "Give a rule, or a class for each pair.")
+    if rule is None:
+        require((form.classes is None) == (not read), "classes", form.classes, "a class for each pair, and rows or numbers by class", "Or give a rule.")
+        count = next((part.shape[CLASS_AXIS[name]] for name, part in read.items() if isinstance(part, Tensor) and part.ndim > 1), 0)
+    else:
+        count = require_rule(rule).num_classes
+    for name, part in read.items():
+        require_part(name, part, call.q, *([(count, heads)] if name == "bias" else [(count, width), (heads, count, width)]))
+    if form.pair_bias is not None:
+        require_part("pair_bias", form.pair_bias, call.q, *((b, heads, queries, keys) for b in (1, batch)))
+    if form.classes is not None:
+        kind, dtypes, remedy = KINDS["Int"]
+        dense = isinstance(form.classes, Tensor) and form.classes.dtype in dtypes and form.classes.layout == torch.strided
+        require(dense and has_shape(form.classes, *((*lead, queries, keys) for lead in ((), (1,), (batch,)))), "classes", form.classes,
+                f"{kind}, [{queries}, {keys}] or [{batch}, {queries}, {keys}]", remedy)
+        require(form.classes.device == call.q.device, "classes", form.classes.device, f"device {call.q.device}, as q", "Move both to one device.")
+        if not form.classes.is_cuda:
+            require_ids("classes", form.classes, count)
+
+
+def _no_wider(numbers: Tensor, wide: torch.dtype) -> Tensor:
+    """In the dtype of sums where they have more digits: what a kernel adds to a tile must not change the tile's dtype."""
+    return numbers.to(wide) if numbers.dtype == torch.float64 else numbers
 
 
 def with_value_rows(out: Float[Tensor, "B H Q D"], mass: Float[Tensor, "B H Q C"], form: ByClass, dtype: torch.dtype) -> Float[Tensor, "B H Q D"]:

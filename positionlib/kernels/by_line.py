@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from positionlib.errors import require
+from positionlib.errors import require, whole_number
 from positionlib.forms import ByLine
 from positionlib.kernels.arguments import Call
+from positionlib.kernels.checks import FARTHEST, require_part
 from positionlib.kernels.launch import accumulator
 
 
@@ -18,11 +19,13 @@ def with_line(call: Call, form: ByLine) -> Call:
     """
     (heads, width), dtype = call.q.shape[1::2], call.q.dtype
     for name in ("content_bias", "position_bias"):
-        bias = getattr(form, name)
-        require(bias.shape == (heads, width), name, bias, f"[heads, d_head] = {(heads, width)}, as q", "Build the module for this model's heads.")
+        require_part(name, getattr(form, name), call.q, (heads, width))
     rows = form.rows
-    require(rows.ndim == 3 and rows.shape[::2] == (heads, width) and rows.shape[1] > 1, "rows", rows, f"[{heads}, W, {width}] with W > 1",
-            "Project the line for each head; it has two ends.")
+    length = (0, 0, *getattr(rows, "shape", ()))[-2]
+    require(length > 1, "rows", rows, f"[{heads}, W, {width}] with W > 1", "Project the line for each head; it has two ends.")
+    require_part("rows", rows, call.q, (heads, length, width))
+    first = whole_number(form.first)
+    require(first is not None and abs(first) <= FARTHEST, "first", form.first, "an offset within ±2^62", "Name the offset of the first row.")
     q, wide = call.q, accumulator(dtype)
     content, position = ((q.to(wide) + bias[:, None].to(wide)).to(dtype) for bias in (form.content_bias, form.position_bias))
-    return call._replace(q=content, query_rows2=position, offset_rows=rows.to(dtype), span=-form.first)
+    return call._replace(q=content, query_rows2=position, offset_rows=rows.to(dtype), span=-first)

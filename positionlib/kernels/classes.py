@@ -27,8 +27,9 @@ def pair_classes(PARTS, LINE: tl.constexpr, offset, span, b, i, j, has):
     if PARTS.classes is not None:
         stride = PARTS.classes.stride
         at = PARTS.classes.at + b * stride[0] + i.to(tl.int64) * stride[1] + j.to(tl.int64) * stride[2]
-        given = tl.load(at, mask=has, other=0).to(tl.int32)
-        classes = tl.where(given < PARTS.class_count, given, -1)
+        given = tl.load(at, mask=has, other=0)
+        known = (given >= 0) & (given < PARTS.class_count)  # before the cast: 2^32 would become class 0
+        classes = tl.where(known, given.to(tl.int32), -1)
     elif PARTS.class_of is not None:
         index = tl.minimum(tl.maximum(offset, -span), span).to(tl.int32) + span
         classes = tl.load(PARTS.class_of.at + LINE * PARTS.class_of.stride[0] + index * PARTS.class_of.stride[1])

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from positionlib.contract import checked
 from positionlib.errors import UnsupportedPositionContract, require
 from positionlib.forms import ByClass, ByLine, ByRow, ByTurn
 from positionlib.kernels.admission import refusal
@@ -18,9 +19,12 @@ from positionlib.kernels.bias import BiasArgs
 from positionlib.kernels.by_class import with_classes, with_value_rows
 from positionlib.kernels.by_line import with_line
 from positionlib.kernels.by_row import with_rows
+from positionlib.kernels.by_turn import with_turns
+from positionlib.kernels.checks import require_call, require_part
 from positionlib.kernels.launch import accumulator, launch, launch_backward
 
 
+@checked
 def forward(q: Float[Tensor, "B H Q D"], k: Float[Tensor, "B Hkv K D"], v: Float[Tensor, "B Hkv K D"], *,
             query_positions: Int[Tensor, "*B Q"], key_positions: Int[Tensor, "*B K"], causal: bool, scale: float,
             key_active: Bool[Tensor, "*B K"] | None = None, query_segments: Int[Tensor, "*B Q"] | None = None,
@@ -28,7 +32,7 @@ def forward(q: Float[Tensor, "B H Q D"], k: Float[Tensor, "B Hkv K D"], v: Float
             form: ByClass | ByLine | ByRow | ByTurn | None = None) -> Float[Tensor, "B H Q D"]:
     """Fused attention: softmax over the visible keys of scale · q·k + bias, times v, rounded once to q's dtype; and what ``form`` adds.
 
-    Positions are int64, exact for any difference. Keys with ``key_active`` False are never loaded. Rows that see no key are zero,
+    Positions are integers within ±2^62, and their differences exact. Keys with ``key_active`` False are never loaded. Rows that see no key are zero,
     and so are the gradients of whatever no row sees.
 
     Raises
@@ -36,21 +40,29 @@ def forward(q: Float[Tensor, "B H Q D"], k: Float[Tensor, "B Hkv K D"], v: Float
     UnsupportedPositionContract
         the call is not admitted; ``missing`` names what :func:`refusal` says that it lacks.
     PositionContractError
-        a bias table without one row for each head of q, a form for other heads or of another width, or one that the bias cannot stand beside.
+        parts that do not belong together; a bias table without one row for each head of q, a form for other heads, rows or classes or of
+        another width, or one that the bias cannot stand beside.
+    PositionRangeError
+        a given class without a row, where the host can look without waiting for a device; elsewhere the rows that see it are NaN.
     """
     kind, table, span = (bias.kind, bias.table, bias.span) if bias is not None else ("content", None, 0)
     why_not = refusal(q, k, v, kind=kind)
     if why_not is not None:
         raise UnsupportedPositionContract("backend", "triton", "a call that the fused kernel admits", why_not.why, why_not.missing)
-    require(table is None or table.shape[0] == q.shape[1], "table", table, f"{q.shape[1]} heads, as q", "Slice it by head ids.")
+    if table is not None:
+        require(table.shape[0] == q.shape[1], "table", table, f"{q.shape[1]} heads, as q", "Slice it by head ids.")
+        require_part("table", table, q, tuple(table.shape))
     call = Call(q, k, v, query_positions, key_positions, key_active, query_segments, key_segments, table, kind, span, causal, scale)
+    require_call(call)
     require(_fits(bias, form), "form", type(form).__name__, "a form that this bias can stand beside", "Give the bias as numbers by class (ByClass.bias).")
-    if isinstance(form, ByTurn):
-        call = call._replace(**vars(form))
-    elif form is not None:
-        call = {ByClass: with_classes, ByLine: with_line, ByRow: with_rows}[type(form)](call, form)
-    out, _, mass = attention_forward(*call)
-    return with_value_rows(out, mass, form, q.dtype) if call.mass_classes else out
+    if isinstance(form, ByRow):
+        require(form.bias is None or bias is not None, "bias", bias, "the numbers by offset that the form has",
+                "Give BiasArgs.from_classes(form.bias, form.rule, 'key_minus_query').")
+    with torch.autocast(q.device.type, enabled=False):  # it would run the products with a form's rows in half precision
+        if form is not None:
+            call = {ByClass: with_classes, ByLine: with_line, ByRow: with_rows, ByTurn: with_turns}[type(form)](call, form)
+        out, _, mass = attention_forward(*call)
+        return with_value_rows(out, mass, form, q.dtype) if call.mass_classes else out
 
 
 def _fits(bias: BiasArgs | None, form: ByClass | ByLine | ByRow | ByTurn | None) -> bool:

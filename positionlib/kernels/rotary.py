@@ -14,7 +14,7 @@ and does not ask for their order.
 import triton
 import triton.language as tl
 
-from positionlib.kernels.turns import QUARTER, sine, turns
+from positionlib.kernels.turns import QUARTER, no_angle, sine, turns
 
 
 @triton.jit
@@ -32,8 +32,10 @@ def rotate(
     p = tl.load(POSITION + b * position_stride[0] + n * position_stride[1], mask=has_n, other=0).to(tl.int64)
     if INVERSE:
         p = -p
-    angle = p[:, None] * turns(tl.load(FREQUENCY + c, mask=c < pairs, other=0.0))[None, :]  # p ω_c
-    cos, sin = sine(angle + QUARTER, ACC), sine(angle, ACC)
+    omega = tl.load(FREQUENCY + c, mask=c < pairs, other=0.0)
+    angle = p[:, None] * turns(omega)[None, :]  # p ω_c
+    cos = sine(angle + QUARTER, ACC) + no_angle(omega, ACC)[None, :]
+    sin = sine(angle, ACC) + no_angle(omega, ACC)[None, :]
 
     x_at = X + b * x_stride[0] + n[:, None] * x_stride[2]
     out_at = OUT + b * out_stride[0] + n[:, None] * out_stride[2]

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from positionlib.errors import PositionRangeError, UnsupportedPositionContract, require, require_choice, require_count
 from positionlib.kernels import row_ops
-from positionlib.kernels.admission import DTYPES, interpreted
+from positionlib.kernels.admission import DTYPES, interpreted, transformed
 from positionlib.rules import integers, readable
 from positionlib.rotation import PAIRINGS
 
@@ -34,6 +34,8 @@ def refusal(x: Tensor, *, trained: tuple[Tensor, ...] = (), fixed: tuple[Tensor,
     for t in (x, *trained):
         if t.dtype not in DTYPES:
             return f"dtype {t.dtype}: the kernel takes float16, bfloat16 or float32"
+    if why_not := transformed():
+        return why_not
     if torch.is_grad_enabled() and any(t.requires_grad for t in fixed):
         return "a gradient of the frequencies is required: the kernel has none"
     others = {t.device for t in (*trained, *fixed)} - {x.device}
@@ -63,6 +65,7 @@ def add_sinusoidal(x: Float[Tensor, "B N D"], positions: Int[Tensor, "*B N"], in
     PositionContractError
         shapes that do not belong together, positions that are no integers, an unknown layout. ``UnsupportedPositionContract``: refused.
     """
+    _dense("inverse_frequency", inverse_frequency)
     _admit(x, fixed=(inverse_frequency,))
     require_choice("layout", layout, LAYOUTS)
     positions = _one_a_row("positions", integers("positions", positions), x)
@@ -85,6 +88,7 @@ def add_row(x: Float[Tensor, "B N D"], table: Float[Tensor, "R D"], positions: I
     PositionContractError
         shapes that do not belong together, positions that are no integers. ``UnsupportedPositionContract``: refused.
     """
+    _dense("table", table)
     _admit(x, trained=(table,))
     _table("table", table, x)
     positions = _one_a_row("positions", integers("positions", positions), x)
@@ -103,6 +107,8 @@ def add_grid(x: Float[Tensor, "B N D"], row_table: Float[Tensor, "R D"], column_
     PositionContractError
         shapes that do not belong together, coordinates that are no integers. ``UnsupportedPositionContract``: refused.
     """
+    _dense("row_table", row_table)
+    _dense("column_table", column_table)
     _admit(x, trained=(row_table, column_table))
     coordinates = []
     for name, table, given in (("row", row_table, rows), ("column", column_table, columns)):
@@ -123,12 +129,16 @@ def add_time2vec(x: Float[Tensor, "B N D"], tau: Float[Tensor, "*B N"], omega: F
     PositionContractError
         shapes that do not belong together, times below float64, an unknown convention. ``UnsupportedPositionContract``: refused.
     """
+    for name, t in (("tau", tau), ("omega", omega), ("phi", phi)):
+        _dense(name, t)
     _admit(x, trained=(omega, phi))
     require_choice("function", function, FUNCTIONS)
     require_choice("linear", linear, LINEAR)
     require(tau.dtype == torch.float64, "tau", tau, "float64", "Subtract the origin before anything is rounded.")
-    present = torch.ones_like(tau, dtype=torch.bool) if present is None else _one_a_row("present", present, x)
-    require(present.dtype == torch.bool, "present", present, "a boolean tensor, True = has a time", "Compare: present = mask == 1.")
+    present = torch.ones_like(tau, dtype=torch.bool) if present is None else present
+    require(isinstance(present, Tensor) and present.dtype == torch.bool and present.layout == torch.strided, "present", present,
+            "a boolean tensor, True = has a time", "Compare: present = mask == 1.")
+    present = _one_a_row("present", present, x)
     for name, t in (("omega", omega), ("phi", phi)):
         require(t.shape == x.shape[2:], name, t, f"one number a channel, [{x.shape[2]}]", "The linear channel has its own, in its place.")
     return row_ops.add_time2vec(x, _one_a_row("tau", tau, x), present, omega, phi, 0 if linear == "first" else x.shape[2] - 1, function == "cos")
@@ -145,7 +155,9 @@ def rotate(x: Float[Tensor, "B H N D"], positions: Int[Tensor, "*B N"], inverse_
     PositionContractError
         shapes that do not belong together, positions that are no integers, an unnamed pairing. ``UnsupportedPositionContract``: refused.
     """
-    require(isinstance(x, Tensor) and x.ndim == 4, "x", x, "[B, H, N, D]", "Split the heads first.")
+    _dense("x", x)
+    _dense("inverse_frequency", inverse_frequency)
+    require(x.ndim == 4, "x", x, "[B, H, N, D]", "Split the heads first.")
     _unless_refused(refusal(x, fixed=(inverse_frequency,)))
     require_choice("pairing", pairing, PAIRINGS)
     require(inverse_frequency.ndim == 1 and 0 < 2 * inverse_frequency.numel() <= x.shape[3], "inverse_frequency", inverse_frequency,
@@ -155,8 +167,14 @@ def rotate(x: Float[Tensor, "B H N D"], positions: Int[Tensor, "*B N"], inverse_
 
 
 def _admit(x, **tensors) -> None:
-    require(isinstance(x, Tensor) and x.ndim == 3, "x", x, "a state [B, N, D]", "Give a batch axis; transpose a sequence-first state.")
+    _dense("x", x)
+    require(x.ndim == 3, "x", x, "a state [B, N, D]", "Give a batch axis; transpose a sequence-first state.")
     _unless_refused(refusal(x, **tensors))
+
+
+def _dense(field: str, t: object) -> None:
+    dense = isinstance(t, Tensor) and t.layout == torch.strided and t.dtype.is_floating_point
+    require(dense, field, t, "a dense floating-point tensor", "Build it as one: nothing is converted unasked.")
 
 
 def _unless_refused(why_not: str | None) -> None:

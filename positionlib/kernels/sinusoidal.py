@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from positionlib.kernels.row_tile import owned, row_values, tile_at
-from positionlib.kernels.turns import QUARTER, sine, turns
+from positionlib.kernels.turns import QUARTER, no_angle, sine, turns
 
 
 @triton.jit
@@ -28,7 +28,7 @@ def add_sinusoidal(
     omega = tl.load(FREQUENCY + c, mask=c < pairs, other=0.0)
     p = row_values(POSITION, group * TOGETHER, n, position_stride, n_rows).to(tl.int64)
     angle = p[:, None] * turns(omega)[None, :] + tl.where(is_cosine, QUARTER, 0)[None, :]  # p ω_c, and a quarter turn for a cosine
-    row = tl.where((c < pairs)[None, :], sine(angle, ACC), 0.0)
+    row = tl.where((c < pairs)[None, :], sine(angle, ACC) + no_angle(omega, ACC)[None, :], 0.0)
     for member in range(TOGETHER):
         b = group * TOGETHER + member
         here = inside & (b < batch)

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from positionlib.kernels.row_tile import owned, row_values, tile_at
-from positionlib.kernels.turns import QUARTER, sine, turns_of_phase
+from positionlib.kernels.turns import QUARTER, no_angle, sine, turns_of_phase
 
 
 @triton.jit
@@ -21,9 +21,9 @@ def add_time2vec(
 ):  # fmt: skip
     """OUT [B, N, D] = X + row(TAU); TAU is float64, OMEGA and PHI [D]."""
     b, n, d, inside = owned(n_rows, width, BLOCK_N, BLOCK_D)
-    theta = phase(TAU, OMEGA, PHI, b, n, d, tau_stride, n_rows, width)
-    row = tl.where((d == LINEAR)[None, :], theta.to(ACC), sine(turns_of_phase(theta) + COSINE * QUARTER, ACC))  # F(θ), or θ
     present = row_values(PRESENT, b, n, present_stride, n_rows) != 0
+    theta = phase(row_values(TAU, b, n, tau_stride, n_rows), OMEGA, PHI, d, width)
+    row = tl.where((d == LINEAR)[None, :], theta.to(ACC), sine(turns_of_phase(theta) + COSINE * QUARTER, ACC) + no_angle(theta, ACC))  # F(θ), or θ
     x = tl.load(tile_at(X, b, n, d, x_stride), mask=inside, other=0.0).to(ACC)
     tl.store(tile_at(OUT, b, n, d, out_stride), (x + tl.where(present[:, None], row, 0.0)).to(OUT.dtype.element_ty), mask=inside)
 
@@ -37,12 +37,13 @@ def time2vec_gradients(
     tile = tl.program_id(0).to(tl.int64)
     b, n, first, _ = owned(n_rows, width, BLOCK_N, BLOCK_D)
     present = row_values(PRESENT, b, n, present_stride, n_rows) != 0
-    tau = row_values(TAU, b, n, tau_stride, n_rows)
+    tau = tl.where(present, row_values(TAU, b, n, tau_stride, n_rows), 0.0)  # an absent time may be NaN, and 0 · NaN would reach ω
     tau_gradient = tl.zeros((BLOCK_N,), ACC)
     for start in range(0, width, BLOCK_D):
         d = start + first
-        theta = phase(TAU, OMEGA, PHI, b, n, d, tau_stride, n_rows, width)
-        slope = tl.where((d == LINEAR)[None, :], 1.0, sine(turns_of_phase(theta) + COSINE * QUARTER + QUARTER, ACC))  # F′ runs a quarter ahead
+        theta = phase(tau, OMEGA, PHI, d, width)
+        slope = sine(turns_of_phase(theta) + COSINE * QUARTER + QUARTER, ACC) + no_angle(theta, ACC)  # F′ runs a quarter ahead
+        slope = tl.where((d == LINEAR)[None, :], 1.0, slope)
         inside = (present & (n < n_rows))[:, None] & (d < width)[None, :]
         gf = tl.load(tile_at(G, b, n, d, g_stride), mask=inside, other=0.0).to(ACC) * slope  # g F′(θ)
         at = PARTIAL + tile * 2 * width + d
@@ -53,9 +54,8 @@ def time2vec_gradients(
 
 
 @triton.jit
-def phase(TAU, OMEGA, PHI, b, n, d, tau_stride, n_rows, width):
-    """θ = ω τ + φ in float64, [len(n), len(d)]."""
-    tau = row_values(TAU, b, n, tau_stride, n_rows)
+def phase(tau, OMEGA, PHI, d, width):
+    """θ = ω τ + φ in float64, [len(τ), len(d)]."""
     omega = tl.load(OMEGA + d, mask=d < width, other=0.0).to(tl.float64)
     phi = tl.load(PHI + d, mask=d < width, other=0.0).to(tl.float64)
     return tau[:, None] * omega[None, :] + phi[None, :]

@@ -24,6 +24,12 @@ def turns(omega):
 
 
 @triton.jit
+def no_angle(omega, ACC: tl.constexpr):
+    """0, or NaN for a frequency or phase that is not finite, which no integer of a turn could say."""
+    return (omega - omega).to(ACC)
+
+
+@triton.jit
 def turns_of_phase(phase):
     """A float64 phase in radians as a fraction of a turn, int64; off by |phase| · 2^-52 radians."""
     turn = phase * 0.15915494309189535  # 1/2π

@@ -199,7 +199,8 @@ class TUPE(nn.Module):
     def _projected(self) -> tuple[Float[Tensor, "R H D"], Float[Tensor, "R H D"]]:
         """The table's rows as queries, scaled, and as keys."""
         rows = self.norm(self.weight)
-        q, k = (p(rows).unflatten(-1, (self.heads, -1)) for p in (self.query_proj, self.key_proj))
+        # Autocast rounds a product; the numbers that join it in the term have the parameters' dtype.
+        q, k = (p(rows).to(self.weight.dtype).unflatten(-1, (self.heads, -1)) for p in (self.query_proj, self.key_proj))
         return q * self.scale, k
 
     @checked

@@ -86,7 +86,7 @@ def _line_refusal(term: OnALine, geometry: AttentionGeometry) -> Refusal | None:
     line, rows = _line(term, geometry), geometry.query_length + geometry.key_length
     if line is None:
         return Refusal("a graph is being traced, which has no positions to look at", ("a traced graph",))
-    return Refusal("offsets too far apart for one line", (FAR,)) if line[1] - line[0] > 4 * rows else None
+    return Refusal("offsets too far apart for one line", (FAR,)) if line[1] - line[0] > max(1, 4 * rows) else None
 
 
 def _line(term: OnALine, geometry: AttentionGeometry) -> tuple[int, int] | None:
