@@ -114,6 +114,20 @@ def test_an_answer_of_another_form_is_named(answer, field):
     refused(lambda: told(lambda **call: answer(*model(**call))), field)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("fault", [None, "decode restarts"])
+def test_half_precision_rounds_and_is_no_fault(dtype, fault):
+    """As a batch does in released models: some states one rounding away."""
+    model, unit = Tiny("gpt2", fault), torch.finfo(dtype).eps
+
+    def step(**call):
+        layers, cache = model(**call)
+        away = 1 + unit * (call["attention_mask"].numel() % 2)
+        return [(layer * away).to(dtype) for layer in layers], cache
+
+    assert [f.code for f in told(step).findings] == [f.code for f in told(model).findings]
+
+
 def test_the_output_alone_will_do():
     def last(model):
         return lambda **call: ((answer := model(**call))[0][-1:], answer[1])
