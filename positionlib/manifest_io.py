@@ -21,12 +21,15 @@ DEPTH_LIMIT = 16
 
 
 class _Loader(yaml.SafeLoader):
-    """The safe loader without aliases (their expansion is unbounded), merge keys and repeated keys."""
+    """The safe loader without aliases (their expansion is unbounded), tags, merge keys and repeated keys."""
 
     def compose_node(self, parent, index):
         if self.check_event(yaml.AliasEvent):
             event = self.peek_event()
             raise PositionContractError("document", f"*{event.anchor}", "no YAML aliases", "Write the value out: aliases can expand without bound.")
+        # A tag names another reader for the value, and PyYAML's own fail in ways that no YAMLError covers.
+        tag = getattr(self.peek_event(), "tag", None)
+        require(tag is None, "document", tag, "no YAML tags", "Write the plain value, in quotes if it is text.")
         self._depth = getattr(self, "_depth", 0) + 1
         require(self._depth <= DEPTH_LIMIT, "document", f"{self._depth} levels", f"at most {DEPTH_LIMIT} levels of nesting", "A manifest has three.")
         node = super().compose_node(parent, index)
@@ -68,7 +71,7 @@ def read_yaml(text: str | bytes) -> dict[str, Any]:
     except PositionContractError:
         raise
     except (yaml.YAMLError, ValueError, RecursionError, OverflowError) as error:
-        raise PositionContractError("document", " ".join(str(error).split()), "one plain YAML mapping", "Repair the syntax; tags are not read.") from None
+        raise PositionContractError("document", " ".join(str(error).split()), "one plain YAML mapping", "Repair the syntax.") from None
 
 
 def read_json(text: str | bytes) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from positionlib.contract import KINDS
 from positionlib.errors import PositionContractError, require, require_count
 from positionlib.geometry import LARGEST_POSITION
 from positionlib.padding import visible_from_mask
@@ -23,6 +24,7 @@ ARRAYS = ("input_ids", "attention_mask", "position_ids", "lengths", "cache_posit
 NUMBERS = ("cache_length", "pad_token_id", "bos_token_id", "eos_token_id", "table_rows")
 # What a file may ask for: a pair mask of 8,192 tokens, a batch of 4 million, and sequences that can be looked at one by one.
 PAIRS, CELLS, SEQUENCES = 2**26, 2**22, 2**12
+UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)  # tokenised files hold them, and torch has no arithmetic for them
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +70,7 @@ def feed(fields: Mapping[str, Any]) -> Feed:
     PositionContractError
         unknown fields, floats, ragged or huge arrays, sizes that do not fit together.
     """
+    require(isinstance(fields, Mapping), "fields", fields, "arrays by name", "Pass a dict.")
     unknown = sorted(set(map(str, fields)) - {*ARRAYS, *NUMBERS})
     require(not unknown, "fields", unknown[:4], "known fields", f"They are {', '.join(ARRAYS + NUMBERS)}.")
     arrays = {name: _array(name, fields[name]) for name in ARRAYS if fields.get(name) is not None}
@@ -116,7 +119,11 @@ def _array(name: str, values: Any) -> Tensor:
         array = torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError, OverflowError):
         raise PositionContractError(name, values, "a rectangle of whole numbers below 2^63", "Pad the rows to one length.") from None
-    require(not (array.dtype.is_floating_point or array.dtype.is_complex), name, array, "integers or booleans",
+    held = array.layout == torch.strided and not array.is_meta
+    if held and array.dtype in UNSIGNED:
+        array = array.long()
+        require(bool((array >= 0).all()), name, values, "entries below 2^63", "Positions fit an int64.")
+    require(held and array.dtype in KINDS["Int"][1] + KINDS["Bool"][1], name, array, "a dense array of integers or booleans",
             "Keep ids, masks and positions whole: a float has already lost some (bfloat16 merges 256 and 257), an additive mask its polarity.")
     limit = PAIRS if name == "pair_mask" else CELLS
     require(array.ndim > 0 and 0 < array.numel() <= limit, name, array, f"a list of 1 to {limit} entries", "Check a part of the batch.")

@@ -40,8 +40,8 @@ def probe(step: Step, name: str, prompts: Sequence[Sequence[int]], *, pad_token_
     ----------
     prompts : at least two, of different lengths, 4 tokens or more each; a prompt's first two ids differ.
     regimes : which to run; those that a bidirectional family does not have are named as not run.
-    tolerance : largest difference that counts as none, as a part of the layer's largest value; for the order of tokens, as a part of
-        what another token makes of it.
+    tolerance : largest difference that counts as none, as a part of the layer's largest value, but no less than four roundings of the
+        states' dtype; for the order of tokens, as a part of what another token makes of it.
 
     Raises
     ------
@@ -50,6 +50,7 @@ def probe(step: Step, name: str, prompts: Sequence[Sequence[int]], *, pad_token_
         model raises on a whole prompt is passed on; what it raises in a regime is a finding.
     """
     kind = family(name)
+    require(len(regimes) > 0, "regimes", regimes, "at least one", "Leave it out to run all: where nothing runs, nothing is clean.")
     for regime in regimes:
         require_choice("regimes", regime, REGIMES)
     lengths = [len(p) for p in prompts]
@@ -89,6 +90,15 @@ def transformers_step(model: Callable[..., Any], name: str) -> Step:
     return step
 
 
+def said(error: BaseException) -> str:
+    """An exception in one line; its own text may fail too."""
+    try:
+        text = str(error)
+    except Exception:
+        text = "an exception whose text cannot be made"
+    return f"{type(error).__name__}: {' '.join(text.split())[:200]}"
+
+
 class _Session:
     """One model, its prompts, and what it says of each alone."""
 
@@ -114,8 +124,10 @@ class _Session:
             return f"not run: {error}", None
         except PositionContractError as error:
             fault = (None, "step", f"is refused: {error}")
-        except Exception as error:  # whatever a model raises when it is fed so is what its user will see
-            fault = (None, "step", f"raises {type(error).__name__}: {' '.join(str(error).split())[:200]}")
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # whatever a model raises when it is fed so, an exit too, is what its user will see
+            fault = (None, "step", f"raises {said(error)}")
         if fault is None:
             return "agrees", None
         row, field, message = fault
@@ -126,12 +138,19 @@ class _Session:
         reads = self.kind.coordinate == "position_ids"
         if reads and positions is None:
             positions = self.kind.ids(active, active.shape[1] - ids.shape[1]) + shift
-        layers, cache = self.step(input_ids=ids, attention_mask=active.long(), position_ids=positions if reads else None, segment_ids=segments, cache=cache)
-        states = len(layers) > 0 and all(layer.is_floating_point() and layer.shape[:2] == ids.shape for layer in layers)
+        # Copies both ways: a model may write into what it is given, and may keep what it returns in a buffer that the next call fills.
+        answer = self.step(input_ids=ids.clone(), attention_mask=active.long(), position_ids=positions.clone() if reads else None,
+                           segment_ids=None if segments is None else segments.clone(), cache=cache)
+        require(isinstance(answer, (tuple, list)) and len(answer) == 2, "step", type(answer).__name__, "(layers, cache)",
+                "Return a tuple of these two; a transformers model goes through transformers_step.")
+        layers, cache = answer
+        listed = isinstance(layers, (tuple, list)) and len(layers) > 0 and all(isinstance(layer, Tensor) for layer in layers)
+        require(listed, "layers", layers, "a list of states", "List the states of all layers, or the output alone: [output].")
+        states = all(layer.is_floating_point() and layer.shape[:2] == ids.shape for layer in layers)
         require(states, "layers", [(layer.dtype, tuple(layer.shape)) for layer in layers],
                 f"floating-point states [{ids.shape[0]}, {ids.shape[1]}, D]", "Return the state of every token, batch first.")
         self.unit = max(torch.finfo(layer.dtype).eps for layer in layers)
-        return [layer.double() for layer in layers], cache
+        return [layer.to(torch.float64, copy=True) for layer in layers], cache
 
     def _whole(self, prompt: Tensor, **how: Any) -> list[Tensor]:
         return [layer[0] for layer in self._feed(prompt[None], torch.ones(1, len(prompt), dtype=torch.bool), **how)[0]]
@@ -141,7 +160,8 @@ class _Session:
         for number, (layer, whole) in enumerate(zip(got, self.alone[row], strict=True)):
             scale = float(whole.abs().max())
             distance = (layer - whole[tokens]).abs().amax(-1).nan_to_num(math.inf, math.inf)
-            wrong = (distance > self.tolerance * scale).nonzero().flatten()
+            # A half precision rounds a batch otherwise than one row: some roundings of the state are no difference.
+            wrong = (distance > max(self.tolerance, 4 * self.unit) * scale).nonzero().flatten()
             if len(wrong):
                 token = int(wrong[0])
                 where = f"in layer {number} of 0..{len(got) - 1}, at token {token + (tokens.start or 0)} of prompt {row}"

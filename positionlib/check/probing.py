@@ -21,13 +21,15 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import os
 import pkgutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from positionlib.check.findings import Report
-from positionlib.check.probe import Step, probe
+from positionlib.check.probe import Step, probe, said
 from positionlib.check.reading import read_settings
 from positionlib.errors import PositionContractError, require
 
@@ -47,15 +49,32 @@ def check_probe(factory: str, name: str | None, path: str | Path | None = None) 
     """
     require(name is not None, "family", name, "the family of the model", "Pass --family: it says what the model reads and how it counts.")
     settings = {"prompts": PROMPTS, "pad_token_id": 0} | ({} if path is None else read_settings(path))
-    with contextlib.redirect_stdout(sys.stderr):
+    with _aside():
         step = load_step(factory)
         try:
             return probe(step, name, **settings)
         except PositionContractError:
             raise
-        except (Exception, SystemExit) as error:
-            raise PositionContractError("step", _said(error), "(layers, cache) of a whole prompt",
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            raise PositionContractError("step", said(error), "(layers, cache) of a whole prompt",
                                         "Return floating-point states [B, N, D] and the cache; a transformers model goes through transformers_step.") from error
+
+
+@contextlib.contextmanager
+def _aside() -> Iterator[None]:
+    """Standard output is standard error meanwhile: for print, for what a module has kept of it, for C and for child processes."""
+    sys.stdout.flush()
+    own = os.dup(1)
+    try:
+        os.dup2(2, 1)
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        sys.__stdout__.flush()
+        os.dup2(own, 1)
+        os.close(own)
 
 
 def load_step(factory: str) -> Step:
@@ -76,7 +95,7 @@ def load_step(factory: str) -> Step:
     try:
         inspect.signature(step).bind(**dict.fromkeys(KEYWORDS))
     except TypeError as error:
-        raise PositionContractError("step", _said(error), f"a callable by the keywords {', '.join(KEYWORDS)}", "Give it these arguments.") from None
+        raise PositionContractError("step", said(error), f"a callable by the keywords {', '.join(KEYWORDS)}", "Give it these arguments.") from None
     except ValueError:
         pass  # a callable that tells nothing of its arguments: the first call will
     return step
@@ -86,10 +105,8 @@ def _attempt(factory: str, expected: str, act: Any) -> Any:
     """What it returns; whatever a user's module raises, an exit in the middle of it too, is bad input."""
     try:
         return act()
-    except (Exception, SystemExit) as error:
-        raise PositionContractError("probe", f"{factory}: {_said(error)}", expected,
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise PositionContractError("probe", f"{factory}: {said(error)}", expected,
                                     "Import and call it in Python first: the whole traceback is there.") from error
-
-
-def _said(error: BaseException) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

@@ -126,6 +126,8 @@ def read_npz(content: bytes) -> dict[str, np.ndarray]:
                 name = member.filename.removesuffix(".npy")
                 require(name in ARRAYS + NUMBERS, "file", member.filename, f"a known array, one of {', '.join(ARRAYS + NUMBERS)}",
                         "Name it so in numpy.savez.")
+                plain = member.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+                require(plain, name, f"compression {member.compress_type}", "stored or deflated, as numpy writes it", "Write it again with numpy.savez.")
                 require(name not in arrays, name, member.filename, "each array once", "Two values for one array: keep the one that is meant.")
                 with archive.open(member) as stream:
                     data = stream.read(left + 1)
@@ -153,8 +155,10 @@ def _array(name: str, data: bytes) -> np.ndarray:
     require(dtype.kind in "biu", name, str(dtype), "booleans or integers; objects are pickles and are never read",
             "Convert it: ids, masks and positions are whole.")
     size, here = math.prod(shape) * dtype.itemsize, len(data) - stream.tell()
-    require(all(n >= 0 for n in shape) and size == here, name, f"shape {shape} of {dtype}, {here} bytes", f"{size} bytes, as the header says",
+    counted = all(type(n) is int and n >= 0 for n in shape)
+    require(counted and size == here, name, f"shape {shape} of {dtype}, {here} bytes", f"{size} bytes, as the header says",
             "The file is damaged: write it again.")
     array = np.frombuffer(data, dtype, offset=stream.tell()).reshape(shape, order="F" if fortran else "C")
     require(dtype.kind != "u" or array.size == 0 or int(array.max()) < 2**63, name, str(dtype), "entries below 2^63", "Positions fit an int64.")
+    require(dtype.kind != "b" or int(array.view(np.uint8).max(initial=0)) < 2, name, "a byte above 1", "0 or 1, as bool", "Write it again with numpy.savez.")
     return array.astype(np.bool_ if dtype.kind == "b" else np.int64)

@@ -72,8 +72,9 @@ class Container:
         PositionContractError
             a name that is not there, a boolean that is neither 0 nor 1, or bytes that have gone since the file was opened.
         """
-        require(name in self.entries, name, None, f"a tensor of this file, one of {', '.join(self.entries) or 'none'}"[:400], "Read the file that holds it.")
-        entry = self.entries[name]
+        entry = self.entries.get(name)
+        if entry is None:  # asked first: the names are listed once, not for each tensor that is there
+            raise PositionContractError(name, None, f"a tensor of this file, one of {', '.join(self.entries) or 'none'}"[:400], "Read the file that holds it.")
         data = bytearray(entry.end - entry.start)
         self.stream.seek(self.data_starts + entry.start)
         got = self.stream.readinto(data)

@@ -55,8 +55,12 @@ def read_checkpoint(folder: str | Path) -> tuple[dict[str, Tensor], dict[str, An
 
 def _json(path: Path) -> dict[str, Any]:
     try:
+        # Before it is opened: opening a pipe would wait for its writer.
+        require(path.is_file() or not path.exists(), "file", str(path), "a file", "Check the path: a folder, a pipe or a device holds no configuration.")
         with path.open("rb") as stream:
             content = stream.read(HEADER_LIMIT + 1)
+    except PositionContractError:
+        raise
     except (OSError, ValueError) as error:
         raise PositionContractError("file", str(path), "a readable file", f"{getattr(error, 'strerror', None) or error}.") from None
     require(len(content) <= HEADER_LIMIT, "file", str(path), f"at most {HEADER_LIMIT} bytes", "No configuration is so long.")

@@ -165,15 +165,21 @@ def deberta_span(config: Mapping) -> tuple[int, int | None]:
     for name, value in (("max_relative_positions", far), ("position_buckets", buckets)):
         require(value is not None, f"config.{name}", config.get(name), "a whole number", "The source writes -1 for none.")
     require(buckets <= LIMITS["bucket"], "config.position_buckets", buckets, f"at most {LIMITS['bucket']}", "Take it from config.json.")
-    return (far if far >= 1 else counts(config, "max_position_embeddings")[0]), (buckets if buckets > 0 else None)
+    reach = far if far >= 1 else counts(config, "max_position_embeddings")[0]
+    fits = buckets < 1 or buckets >= 4 and buckets % 2 == 0 and buckets // 2 + 1 < reach <= 2**20
+    require(fits, "config.position_buckets", buckets, f"an even number from 4, whose half ends before max_relative_positions {reach}, at most {2**20}",
+            "The logarithm needs a range beyond the exact half.")
+    return reach, (buckets if buckets > 0 else None)
 
 
 def deberta_terms(config: Mapping) -> tuple[tuple[str, ...], bool]:
     """(the enabled position terms, whether they use the content's projections)."""
     (stated,) = fields(config, "pos_att_type")
-    terms = stated.split("|") if isinstance(stated, str) else () if stated is None else stated
-    require(isinstance(terms, (list, tuple)) and all(isinstance(term, str) for term in terms), "config.pos_att_type", stated,
-            "a list of words, or words with | between", "Such as 'c2p|p2c'.")
+    terms = [word.strip() for word in stated.lower().split("|")] if isinstance(stated, str) else () if stated is None else stated
+    known = isinstance(terms, (list, tuple)) and all(isinstance(term, str) and term in ("c2p", "p2c") for term in terms)
+    # A word that names no term, or one twice, is counted in the scale by some sources and not by others.
+    require(known and len(set(terms)) == len(terms), "config.pos_att_type", stated, "c2p, p2c, or both, each once, in a list or with | between",
+            "Such as 'c2p|p2c'.")
     shared = config.get("share_att_key", False)
     require(isinstance(shared, bool), "config.share_att_key", shared, "True or False", "Take it from config.json.")
     return tuple(terms), shared

@@ -21,6 +21,7 @@ from positionlib.rules import frequency_ladder
 State = Mapping[str, Tensor]
 Shapes = dict[str, tuple[int, ...]]
 # A plan has an entry a layer and a head, and a rule one a bucket: no model has more, and a damaged number would fill the memory.
+SAID = 200  # faults that one refusal lists; those beyond are counted
 LIMITS = {"layer": 2**14, "head": 2**16, "bucket": 2**12, "bins": 2**12}
 
 
@@ -158,7 +159,7 @@ def inside(state: State, prefix: str) -> dict[str, Tensor]:
 
 def admit(source: str, state: State, shapes: Shapes, *, optional: Collection[str] = (), generated: Mapping[str, Generated] | None = None,
           others: Collection[str] = (), equal: Collection[tuple[str, str]] = (), zero_rows: Collection[str] = ()) -> None:
-    """Refuse a state dict that is not exactly these tensors, and say everything that is wrong with it at once.
+    """Refuse a state dict that is not exactly these tensors, and say what is wrong with it at once, the first ``SAID`` faults by name.
 
     ``optional`` names of ``shapes`` may be absent; ``generated`` buffers may be there if they hold what is generated; ``others`` are
     names of any shape that no position depends on; ``equal`` pairs are one tensor under two names, where both are there; the first row
@@ -178,7 +179,9 @@ def admit(source: str, state: State, shapes: Shapes, *, optional: Collection[str
     if len(dtypes) > 1 or not all(dtypes.values()):
         said.append(f"the dtypes are {', '.join(sorted(dtypes))}, not one floating-point dtype")
     if said:
-        raise PositionContractError("state", sorted(state), f"exactly the tensors of {source}", "; ".join(said) + ". Cut the layer's own tensors "
+        # The configuration of a deeper model would fill the screen, and the memory with it.
+        told, more = said[:SAID], f"; and {len(said) - SAID} more" if len(said) > SAID else ""
+        raise PositionContractError("state", sorted(state)[:SAID], f"exactly the tensors of {source}", "; ".join(told) + more + ". Cut the layer's own tensors "
                                     "out of the checkpoint, under the source's names, and pass the config they were made with.")
 
 

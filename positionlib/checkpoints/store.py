@@ -75,7 +75,7 @@ def load_release(folder: str | Path, *, limit: int = TABLE_LIMIT) -> StoredRelea
     PositionContractError
         a folder without a release; a manifest or a table that is damaged, hostile, of an unknown schema, or at odds with itself or with the other.
     """
-    folder = Path(folder)
+    folder = _place(folder)
     told = _manifest(folder)
     require(told is not None, "folder", str(folder), f"a folder with {MANIFEST}", "Save a release there first, or check the path.")
     tables = {name: _table(folder, name, told[name], limit) for name in ("old", "new") if told[name] is not None}
@@ -95,7 +95,7 @@ def save_release(folder: str | Path, release: Release, *, replaces: int) -> int:
         another process is writing, or has written since; a manifest that cannot be read; a disk that is full or refuses. What was in the
         folder before is there still, unless the refusal came from the last flush: then it is one of the two, and loading tells which.
     """
-    folder = Path(folder)
+    folder = _place(folder)
     require(isinstance(release, Release), "release", release, "a Release", "Walk one from Release.draft.")
     require_count("replaces", replaces, 0)
     try:
@@ -120,7 +120,7 @@ def save_release(folder: str | Path, release: Release, *, replaces: int) -> int:
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """The only writer of the folder; a lock ends with its process, however that ends."""
-    with (folder / LOCK).open("ab") as stream:
+    with open(folder / LOCK, "ab", opener=_no_pipe_no_link) as stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -128,6 +128,16 @@ def _locked(folder: Path) -> Iterator[None]:
                                         "Another process is saving: let it end, load again, and decide again.") from None
         _audit("locked", folder)
         yield
+
+
+def _no_pipe_no_link(path: str, flags: int) -> int:
+    """A lock is a file of this folder: a pipe would wait for its reader, and a link would make a file elsewhere."""
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW, 0o666)
+
+
+def _place(folder: str | Path) -> Path:
+    require(isinstance(folder, (str, Path)) and "\0" not in str(folder), "folder", folder, "a path", "Name the folder of the release.")
+    return Path(folder)
 
 
 def _kept(folder: Path, table: PositionTable) -> str:
@@ -200,7 +210,7 @@ def _manifest(folder: Path) -> dict[str, Any] | None:
     found = _digest({name: value for name, value in told.items() if name != "sha256"})
     require(told["sha256"] == found, "sha256", told["sha256"], f"{found}, of what it says",
             "The manifest has changed since it was written: restore it from a copy.")
-    require_count("revision", told["revision"])
+    require(require_count("revision", told["revision"]) < 2**62, "revision", told["revision"], "fewer than 2^62 saves", "Restore the manifest from a copy.")
     texts = isinstance(told["passed"], list) and all(isinstance(state, str) for state in told["passed"])
     require(texts, "passed", told["passed"], "names of states", "Save the release again.")
     for name in ("old", "new"):

@@ -44,6 +44,7 @@ def table_file(table: PositionTable) -> tuple[str, Iterator[bytes | memoryview]]
         an identity that JSON does not give back as it was, or a moment that a container cannot hold.
     """
     tensors = {"weight": table.weight, "position_ids": table.position_ids} | {MOMENTS + name: moment for name, moment in table.moments.items()}
+    container_header(tensors, {})  # refuses what has no bytes, before any are read
     record = _record(table) | {"digests": {name: _digest(tensor) for name, tensor in tensors.items()}}
     metadata = {"schema": SCHEMA, "record": json.dumps(record, separators=(",", ":"), allow_nan=False)}
     return hashlib.sha256(container_header(tensors, metadata)).hexdigest(), container_parts(tensors, metadata)

@@ -115,7 +115,7 @@ def test_settings_are_those_of_the_library(here):
     ("mymodel:nothing", "step", "a callable"),
     ("mymodel:other", "step", "keywords input_ids, attention_mask, position_ids"), ("mymodel:positional", "step", "missing a required argument: 'ids'"),
     ("mymodel:made", "probe", "called without arguments"), ("mymodel:fails", "step", "mat1 and mat2 shapes"), ("mymodel:ends", "step", "SystemExit: 0"),
-    ("mymodel:bare", "step", "(layers, cache)"), ("mymodel:short", "layers", "the state of every token"), ("mymodel:text_out", "step", "AttributeError"),
+    ("mymodel:bare", "step", "(layers, cache)"), ("mymodel:short", "layers", "the state of every token"), ("mymodel:text_out", "layers", "a list of states"),
 ])
 def test_a_factory_that_makes_no_step_is_refused_in_words(here, capsys, factory, field, says):
     assert main(["check", "--family", "gpt2", "--probe", factory]) == 2
@@ -133,6 +133,7 @@ def test_a_factory_that_makes_no_step_is_refused_in_words(here, capsys, factory,
     ({"prompts": [[1, 1, 3, 4], [1, 2, 3, 4, 5]]}, "prompts"), ({"prompts": [[1, 2, 3], [1, 2, 3, 4, 5]]}, "prompts"), ({"prompts": None}, "prompts"),
     ({"prompts": [[1, 2, 3, 40], [1, 2, 3, 4, 5]]}, "step"), ({"pad_token_id": -1}, "pad_token_id"), ({"pad_token_id": "0"}, "pad_token_id"),
     ({"pad_token_id": None}, "pad_token_id"), ({"regimes": "decode"}, "regimes"), ({"regimes": ["sideways"]}, "regimes"), ({"regimes": [[]]}, "regimes"),
+    ({"regimes": []}, "regimes"),
     ({"tolerance": 1}, "tolerance"), ({"tolerance": 0.0}, "tolerance"), ({"tolerance": "x"}, "tolerance"), ({"tolerance": float("nan")}, "tolerance"),
     ({"step": "os:abort"}, "settings"), ({"family": "opt"}, "settings"), ([1], "settings"),
 ])

@@ -98,8 +98,8 @@ def test_the_module_holds_copies():
     ("bert input", {"position_embedding_type": "rotary"}, "config.position_embedding_type", "relative_key_query"),
     ("conformer", {"position_embeddings_type": "rotary"}, "config.position_embeddings_type", "relative"),
     ("deberta", {"relative_attention": False}, "config.relative_attention", "True"),
-    ("deberta", {"pos_att_type": ["c2p", "p2p"]}, "state", "pos_query_proj.weight is unexpected"),
-    ("deberta, shared", {"pos_att_type": ["c2p", "p2p"]}, "terms", "c2c, c2p, p2c"),
+    ("deberta", {"pos_att_type": ["c2p", "p2p"]}, "config.pos_att_type", "each once"),
+    ("deberta, shared", {"pos_att_type": ["c2p", "p2p"]}, "config.pos_att_type", "each once"),
     ("t5", {"relative_attention_max_distance": 1}, "max_distance", "more than max_exact"),
 ])
 def test_a_config_that_names_another_model_is_refused(family, changes, field, says):

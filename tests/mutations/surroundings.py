@@ -60,4 +60,7 @@ MUTATIONS = [
     Mutation("store: a table under another's name", "positionlib/checkpoints/store.py", 'require(digest == TABLE.fullmatch(file)[1]', 'require(True', "tests/checkpoints/test_store_hostile.py"),
     Mutation("store: evidence not walked again", "positionlib/checkpoints/store.py", 'if "CHECKPOINT_RECONCILED" in passed:', 'if "TABLE_MIGRATED" in passed:', "tests/checkpoints/test_store_hostile.py"),
     Mutation("store: a damaged table named again", "positionlib/checkpoints/store.py", '_put(folder, name, "table", parts)', '(folder / name).exists() or _put(folder, name, "table", parts)', "tests/checkpoints/test_store.py"),
+    Mutation("store: a lock elsewhere", "positionlib/checkpoints/store.py", ' | os.O_NOFOLLOW', '', "tests/checkpoints/test_store_places.py"),
+    Mutation("rotary: two bases", "positionlib/checkpoints/families/rotary.py", 'require(len(set(bases)) == 1', 'require(True', "tests/checkpoints/test_settings.py"),
+    Mutation("deberta: a term twice", "positionlib/checkpoints/maps.py", 'require(known and len(set(terms)) == len(terms)', 'require(known', "tests/checkpoints/test_settings.py"),
 ]

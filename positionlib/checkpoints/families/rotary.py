@@ -35,9 +35,13 @@ def rope_base(config: Mapping) -> float:
         require(plain, f"config.{name}", dict(rule), "rope_type 'default' and its base", "Interpolated, scaled and partial rotations are other methods: "
                 "they are not converted.")
     only(config, partial_rotary_factor=1.0)
-    base = next((rule["rope_theta"] for rule in rules.values() if "rope_theta" in rule), config.get("rope_theta"))
-    require(is_finite_number(base) and base > 1, "config.rope_theta", base, "a number above 1, in rope_parameters or beside it", "Take it from config.json.")
-    return float(base)
+    bases = [rule["rope_theta"] for rule in (*rules.values(), config) if rule.get("rope_theta") is not None]
+    base = bases[0] if len(bases) == 1 else bases or None
+    numbers = bool(bases) and all(is_finite_number(b) and b > 1 for b in bases)
+    require(numbers, "config.rope_theta", base, "a number above 1, in rope_parameters or beside it", "Take it from config.json.")
+    # Which of two the source believes depends on its release.
+    require(len(set(bases)) == 1, "config.rope_theta", base, "one base wherever it is stated", "Keep the one that the weights were trained with.")
+    return float(bases[0])
 
 
 def llama(config: Mapping, assignment: Assignment) -> Plan:
@@ -46,6 +50,8 @@ def llama(config: Mapping, assignment: Assignment) -> Plan:
                                                              "vocab_size", "max_position_embeddings")
     kv_heads = heads if config.get("num_key_value_heads") is None else counts(config, "num_key_value_heads")[0]
     d_head = d_model // heads if config.get("head_dim") is None else counts(config, "head_dim")[0]
+    require(heads % kv_heads == 0, "config.num_key_value_heads", kv_heads, f"a divisor of {heads} heads", "Take it from config.json.")
+    require(d_head % 2 == 0, "config.head_dim", d_head, "an even number", "A rotation turns pairs of channels.")
     base, bias, mlp_bias = rope_base(config), switch(config, "attention_bias", False), switch(config, "mlp_bias", False)
     stored = ("rotary_emb.inv_freq", *(f"layers.{n}.self_attn.rotary_emb.inv_freq" for n in range(layers)))
     contract = stated("llama", f"{TRANSFORMERS}, models/llama/modeling_llama.py", heads, assignment, relative_sign="key_minus_query", max_positions=positions,
@@ -72,6 +78,8 @@ def gptj(config: Mapping, assignment: Assignment) -> Plan:
     d_model, heads = widths(config, "n_head", "n_embd")
     layers, words, positions, turned = counts(config, "n_layer", "vocab_size", "n_positions", "rotary_dim")
     inner = 4 * d_model if config.get("n_inner") is None else counts(config, "n_inner")[0]
+    require(turned % 2 == 0 and turned <= d_model // heads, "config.rotary_dim", turned, f"an even number of the {d_model // heads} channels",
+            "A rotation turns pairs of channels.")
     contract = stated("gptj", f"{TRANSFORMERS}, models/gptj/modeling_gptj.py", heads, assignment, relative_sign="key_minus_query", max_positions=positions,
                       pairing="interleaved", formula=f"rotation of the first {turned} of {d_model // heads} channels, base 10000",
                       generated_buffers=("h.*.attn.bias", "h.*.attn.masked_bias", "h.*.attn.embed_positions"))
@@ -104,6 +112,7 @@ def falcon(config: Mapping, assignment: Assignment) -> Plan:
     require(not switch(config, "alibi"), "config.alibi", True, "False", "Convert it as falcon-alibi.")
     (positions,), base = counts(config, "max_position_embeddings"), rope_base(config)
     (d_model, heads), fused = widths(config, "num_attention_heads"), FusedFalcon(config)
+    require(d_model // heads % 2 == 0, "config.hidden_size", d_model, f"an even width for each of {heads} heads", "A rotation turns pairs of channels.")
     contract = stated("falcon", f"{TRANSFORMERS}, models/falcon/modeling_falcon.py", heads, assignment, relative_sign="key_minus_query",
                       max_positions=positions, pairing="half_split", formula=f"rotation of all {d_model // heads} channels, base {base:g}",
                       generated_buffers=("rotary_emb.inv_freq", "h.*.self_attention.rotary_emb.inv_freq"))
