@@ -75,8 +75,8 @@ class PositionTable:
 
     def __post_init__(self) -> None:
         weight, identity = self.weight, self.identity
-        require(isinstance(weight, Tensor) and weight.ndim == 2 and weight.dtype.is_floating_point and weight.numel() > 0, "weight", weight,
-                "a floating-point table [rows, width]", "Pass position_embeddings.weight.")
+        require(isinstance(weight, Tensor) and weight.ndim == 2 and weight.dtype.is_floating_point and weight.numel() > 0
+                and not weight.is_meta, "weight", weight, "a floating-point table [rows, width] with values", "Pass position_embeddings.weight.")
         rows = len(weight)
         require(rows > require_count("row_offset", self.row_offset, 0), "row_offset", self.row_offset, f"less than {rows} rows", "Leave a row for position 0.")
         require(isinstance(identity, AdmissionTuple), "identity", identity, "an AdmissionTuple", "Take it from identity(call, ...).admission_tuple.")

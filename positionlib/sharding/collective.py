@@ -21,13 +21,15 @@ def shared_parameters(module: nn.Module) -> list[nn.Parameter]:
 def sum_gradients(parameters: Iterable[nn.Parameter], group: dist.ProcessGroup | None = None) -> None:
     """Replace each gradient by its sum over the ranks of ``group`` (None: all). A rank without one adds zeros.
 
-    A collective: every rank calls it once after its backward pass, with the same parameters in the same order.
+    A collective: every rank calls it once after its backward pass, with the same parameters in the same order. A rank that fails before it
+    leaves the others waiting until the group's own time limit.
 
     Raises
     ------
     PositionContractError
         no process group, or something that is no parameter.
     """
+    require(isinstance(parameters, Iterable), "parameters", parameters, "parameters", "Pass shared_parameters(module).")
     given = list(parameters)
     require(all(isinstance(p, nn.Parameter) for p in given), "parameters", [type(p).__name__ for p in given], "parameters", "Pass shared_parameters(module).")
     require(dist.is_available() and dist.is_initialized(), "group", group, "an initialised process group", "Call torch.distributed.init_process_group first: "

@@ -170,7 +170,7 @@ def test_a_migration_that_is_not_fully_named_is_refused(changes, field):
 
 
 @pytest.mark.parametrize("changes, field", [({"weight": torch.zeros(4)}, "weight"), ({"weight": torch.zeros(4, 3).long()}, "weight"),
-                                            ({"weight": [[1.0]]}, "weight"),
+                                            ({"weight": [[1.0]]}, "weight"), ({"weight": torch.zeros(4, 3, device="meta")}, "weight"),
                                             ({"row_offset": 4}, "row_offset"), ({"row_offset": -1}, "row_offset"), ({"identity": ("r1",)}, "identity"),
                                             ({"position_ids": torch.arange(4).half()}, "position_ids"), ({"moments": {"exp_avg": 0.0}}, "moments.exp_avg")])
 def test_bad_tables_are_refused(changes, field):

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import positionlib as pl
 from positionlib import mechanisms, terms
-from positionlib.sharding import HeadAxis, HeadPartition, head_axes, shard_module, shared_parameters, slice_term
+from positionlib.sharding import HeadAxis, HeadPartition, head_axes, shard_module, shared_parameters, slice_term, sum_gradients
 from positionlib.sharding.layout import MODULES, TERMS
 from tests.refusals import refused
 from tests.sharding.examples import CAUSAL, D_HEAD, EXAMPLES, HEADS, filled
@@ -116,3 +116,9 @@ def test_state_that_was_built_for_a_shard_is_refused(name):
     refused(lambda: slice_term(example.call(module, example.geometry), other, 0), "state")
     local = shard_module(module, UNEVEN, 0)
     refused(lambda: shard_module(local, UNEVEN, 0), "slopes" if name == "alibi" else "state")
+
+
+def test_a_sum_of_nothing_or_over_no_ranks_is_refused():
+    for given in (None, 3, [torch.zeros(2)]):
+        refused(lambda: sum_gradients(given), "parameters")
+    refused(lambda: sum_gradients([nn.Parameter(torch.zeros(2))]), "group")
