@@ -19,7 +19,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 # The stamp holds a checksum, not a date: a checkout that touches files installs nothing again.
 environment:
-	@want=$$(cat requirements.txt pyproject.toml | cksum); \
+	@want=$$(cat requirements.txt requirements-peers.txt pyproject.toml | cksum); \
 	if [ -x $(BIN)/python ] && [ "$$(cat $(STAMP) 2>/dev/null)" = "$$want" ]; then exit 0; fi; \
 	set -e; \
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
@@ -28,6 +28,7 @@ environment:
 	$(PYTHON) -m venv .venv; \
 	$(BIN)/python -m pip install --quiet "$$(grep '^torch==' requirements.txt)"; \
 	$(BIN)/python -m pip install --quiet -r requirements.txt; \
+	$(BIN)/python -m pip install --quiet --no-deps -r requirements-peers.txt; \
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .; \
 	echo "$$want" > $(STAMP)
 

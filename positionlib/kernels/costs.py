@@ -22,6 +22,7 @@ from typing import Any
 from positionlib.errors import require, require_choice, require_count
 from positionlib.kernels.admission import KINDS
 from positionlib.kernels.launch import CHUNK
+from positionlib.kernels.sizes import line_sizes, slab
 
 PARTS = ("forward", "d_query", "d_key", "d_table")
 PRODUCTS = {"forward": 2, "d_query": 3, "d_key": 4, "d_table": 2}  # products of a pair; the first of each is the score
@@ -110,7 +111,7 @@ class Cost:
 def cost(kind: str, part: str, shape: Shape) -> Cost:
     """What one launch of a kernel does. ``part`` is one of ``PARTS``; only a bias and rows by offset have a ``d_table`` of their own.
 
-    The slabs of a line of offsets, one a program and as wide as two tiles, are held besides.
+    The slabs of a line of offsets, one a program, are held too, with the tiles of sm_90; the bytes that pass through them are not counted.
 
     Raises
     ------
@@ -140,6 +141,8 @@ def cost(kind: str, part: str, shape: Shape) -> Cost:
     }[part]
     # d_query and d_key read what they add to as well; the scores by class themselves are read by every kernel.
     read += _mechanism_bytes(kind, s) + query_scores + key_scores + 4 * s.heads * s.bias_classes + q2 + k_rows + line
+    if s.line:
+        held += _slabs(part, s)
     products = PRODUCTS[part] + (part == "forward" and s.mass_classes > 0)
     if s.row_width or s.line:
         products += 1 + (part == "d_query" or part == ("d_table" if s.line else "d_key"))
@@ -172,3 +175,11 @@ def backward(kind: str, shape: Shape) -> Cost:
 def _partial(s: Shape) -> int:
     """Bytes of the sums by offset that ``bands`` leaves, one line for each chunk of query rows."""
     return 4 * s.batch * -(-s.queries // CHUNK) * s.heads * max(2 * s.span - 1, 0)
+
+
+def _slabs(part: str, s: Shape) -> int:
+    """Bytes of the slabs of all programs, in float32: one a tile of queries or keys, or a band of the line."""
+    kernel = {"forward": "tile", "d_query": "query", "d_key": "key", "d_table": "band"}[part]
+    sizes = line_sizes(kernel, s.width, s.queries, s.itemsize, groups=True)
+    heads, length, block = {"key": (s.key_heads, s.keys, "BLOCK_N"), "band": (s.heads, s.line - 2, "BAND")}.get(kernel, (s.heads, s.queries, "BLOCK_M"))
+    return 4 * slab(kernel, sizes) * s.batch * heads * -(-length // sizes[block])

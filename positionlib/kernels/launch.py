@@ -11,7 +11,7 @@ from torch import Tensor
 
 from positionlib.kernels.admission import interpreted
 from positionlib.kernels.arguments import TENSORS, Call, Parts, Strided
-from positionlib.kernels.sizes import band_tile_sizes, key_tile_sizes, line_sizes, query_tile_sizes, tile_sizes, untied_sizes
+from positionlib.kernels.sizes import band_tile_sizes, key_tile_sizes, line_sizes, query_tile_sizes, slab, tile_sizes, untied_sizes
 
 CHUNK = 1024  # query rows whose share of a table's gradient one program of ``bands`` adds up
 WHOLE = 2**30  # and of the gradient of offset rows, which are as many as the keys: all rows of a batch row
@@ -72,7 +72,7 @@ def forward_call(out, lse, mass, call: Call) -> tuple:
     q, parts = call.q, _parts(call, mass=mass)
     sizes = _sizes("tile", tile_sizes(q.shape[3], q.shape[2], q.element_size(), _crowded(parts), parts.interleaved is not None), call)
     grid = _grid(q, sizes["BLOCK_M"])
-    slabs = _with_slabs(parts, lse, grid, sizes["BLOCK_M"] * sizes["RING"] * sizes["WINDOW"])
+    slabs = _with_slabs(parts, lse, grid, slab("tile", sizes))
     arguments, options = _common((q, call.k, call.v, out, lse), slabs, call)
     return tile.forward_tile, grid, arguments, options | sizes
 
@@ -87,17 +87,17 @@ def backward_calls(gradients, ends, inner, delta, d_out, d_lse, d_mass, out, lse
     parts = _parts(call, d_mass=d_mass, **{f"d_{name}": t for name, t in gradients.items() if f"d_{name}" in Parts._fields})
     sizes = _sizes("query", query_tile_sizes(width, size, _crowded(parts), turned), call)
     grid = _grid(q, sizes["BLOCK_M"])
-    slabs = _with_slabs(parts, lse, grid, sizes["BLOCK_M"] * (sizes["RING"] * sizes["WINDOW"] + sizes["BLOCK_N"]))
+    slabs = _with_slabs(parts, lse, grid, slab("query", sizes))
     arguments, options = _common((*read, out, d_lse, gradients["q"], ends), slabs, call)
     calls = [(backward.query_gradients, grid, arguments, options | sizes | {"FOLD": mechanism(call.kind)[1]})]
     sizes = _sizes("key", key_tile_sizes(width, size, _crowded(parts), turned, parts.key_scores is not None), call)
     grid = _grid(k, sizes["BLOCK_N"])
-    slabs = _with_slabs(parts, lse, grid, sizes["BLOCK_M"] * sizes["RING"] * sizes["WINDOW"])
+    slabs = _with_slabs(parts, lse, grid, slab("key", sizes))
     calls.append((backward.key_gradients, grid, _common((*read, d_k, d_v), slabs, call)[0], options | sizes))
     if inner is not None:
         sizes = _sizes("band", band_tile_sizes(width, size), call)
         grid = (-(-inner.shape[2] // sizes["BAND"]) * inner.shape[0] * inner.shape[1],)
-        slabs = _with_slabs(parts, lse, grid, sizes["BLOCK_M"] * (sizes["BAND"] + sizes["BLOCK_N"]))
+        slabs = _with_slabs(parts, lse, grid, slab("band", sizes))
         chunk = CHUNK if call.offset_rows is None else WHOLE
         calls.append((bands.band_gradients, grid, _common((*read, inner), slabs, call)[0], options | sizes | {"CHUNK": chunk}))
     return calls

@@ -52,7 +52,7 @@ def key_tile_sizes(width: int, element_size: int, crowded: bool, turned: bool, b
     if element_size > 2:
         m, n, warps, stages = 16, 32, 8, 2
     elif crowded:
-        m, n, warps, stages = (32, 16 if by_key else 32, 8, 1) if block_d <= 64 else (16, 16, 8, 1)
+        m, n, warps, stages = (32, 16 if by_key else 32, 8, 2) if block_d <= 64 else (16, 16, 8, 1)
     elif block_d <= 64:
         m, n, warps, stages = 32 if _warp_groups() else 16, 128, 8, 2
     elif block_d <= 128:
@@ -74,10 +74,14 @@ def band_tile_sizes(width: int, element_size: int) -> dict[str, int]:
     return _sizes(m, n, block_d, warps, 2) | {"BAND": 32}
 
 
-def line_sizes(kernel: str, width: int, queries: int, element_size: int) -> dict[str, int]:
-    """Sizes of each kernel where a row is read for each offset (``transformer_xl``): a second product, its windows and their places take registers."""
-    block_d, groups = _block_d(width), _warp_groups()
-    warps = 8
+def line_sizes(kernel: str, width: int, queries: int, element_size: int, groups: bool | None = None) -> dict[str, int]:
+    """Sizes of each kernel where a row is read for each offset (``transformer_xl``): a second product, its windows and their places take registers.
+
+    ``groups``: whether for sm_90; None asks the device.
+    """
+    block_d, warps = _block_d(width), 8
+    if groups is None:
+        groups = _warp_groups()
     if element_size > 2:
         m, n = 32 if block_d <= 64 and kernel != "key" else 16, 32
     elif kernel == "tile":
@@ -87,7 +91,7 @@ def line_sizes(kernel: str, width: int, queries: int, element_size: int) -> dict
     elif kernel == "query":
         m, n = (128, 32) if groups and block_d <= 64 else (32, 32)
     else:
-        m, n = (32, 128) if groups and block_d <= 64 else (32, 32)
+        m, n = (16, 128) if groups and block_d <= 64 else (32, 32)
     if block_d > 128:
         m, n, warps = 16, 32, 8
     if kernel == "tile" and queries <= 16:
@@ -100,16 +104,22 @@ def untied_sizes(kernel: str, width: int, queries: int, element_size: int) -> di
     block_d, groups = _block_d(width), _warp_groups()
     narrow = block_d <= 64
     m, n, warps, stages = {
-        "tile": (128, 32, 8, 3) if narrow else (64, 32, 8, 2),
+        "tile": (128 if narrow else 64, 32, 8, 3),
         "query": (64 if groups and narrow else 32, 32, 8, 2),
         "key": (32, 32, 8, 1) if narrow else (16, 16, 8, 1),
-        "band": (64, 32, 4, 2) if narrow else (32, 16, 4, 2),
+        "band": (64, 32, 4, 2) if narrow else (32, 16, 8, 2),
     }[kernel]
     if element_size > 2 or block_d > 128:
         m, n, warps, stages = 16, 32 if element_size > 2 else 16, 8, 1
     if kernel == "tile" and queries <= 16:
         m, n, warps, stages = 16, 32, 8 if element_size > 2 else 4, 3
     return _sizes(m, n, block_d, warps, stages) | ({"BAND": 32} if kernel == "band" else ring(m, n))
+
+
+def slab(kernel: str, sizes: dict[str, int]) -> int:
+    """Numbers of memory that each program has for itself where offset rows are read: a ring of windows, or a band, and ds of a tile of keys."""
+    windows = sizes["BAND"] if kernel == "band" else sizes["RING"] * sizes["WINDOW"]
+    return sizes["BLOCK_M"] * (windows + (sizes["BLOCK_N"] if kernel in ("query", "band") else 0))
 
 
 def ring(m: int, n: int) -> dict[str, int]:

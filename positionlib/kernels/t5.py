@@ -1,8 +1,9 @@
 """T5: one learned number a head and bucket, s_ij + b_h(bucket(j − i)) (Raffel et al. 2020, section 2.1).
 
 The bucket rule never enters the kernel: a bucket does not change beyond ``span``, so the host lays the table out by clamped
-offset, TABLE [H, 2·span + 1], and the kernel only loads. Index 0 is offset −span: the key far before the query. The first and the last entry stand for all offsets beyond, so nearly every pair of a
-long sequence has one of the two: their gradients are two row sums; ``bands`` finds those of the entries between.
+offset, TABLE [H, 2·span + 1], and the kernel only loads. Index 0 is offset −span: the key far before the query. The first and the last entry
+stand for all offsets beyond, so nearly every pair of a long sequence has one of the two: their gradients are two row sums; ``bands`` finds
+those of the entries between.
 """
 
 import triton

@@ -8,7 +8,8 @@ import torch
 
 from positionlib import kernels
 from positionlib.forms import ByClass, ByLine, ByRow, ByTurn
-from positionlib.kernels import KINDS, compile, costs, launch
+from positionlib.kernels import KINDS, compile, costs, launch, sizes
+from positionlib.kernels.arguments import Parts
 from positionlib.rules import Clip
 from tests.kernels.cases import DEVICE
 from tests.refusals import refused
@@ -107,6 +108,21 @@ def test_a_line_of_offsets_is_counted_as_its_tiles_and_their_windows_are_at_most
     assert seen.keys() == set(costs.PARTS) and shape.line == 255
     for part, (products, *_) in seen.items():
         assert costs.cost("content", part, shape).products <= products <= 3 * costs.cost("content", part, shape).products, part
+
+
+def test_the_slabs_of_a_line_are_counted(monkeypatch):
+    """What every launch is given to write its windows into, beside one number a row and the sums by offset."""
+    found, rows = {}, torch.randn(2, 255, 64).half().requires_grad_()
+
+    def scratch(arguments):
+        return next(argument for argument in arguments if isinstance(argument, Parts)).scratch.nbytes
+
+    monkeypatch.setattr(launch, "_run", lambda _, calls: found.update({KERNELS[kernel.fn.__name__]: scratch(arguments) for kernel, _, arguments, _ in calls}))
+    monkeypatch.setattr(sizes, "_warp_groups", lambda: True)
+    launched("content", lambda q: ByLine(rows=rows, first=-127, content_bias=torch.zeros(2, 64), position_bias=torch.zeros(2, 64)))
+    shape, a_row = replace(SHAPE, line=255), 4 * 2 * 128
+    besides = {"forward": a_row, "d_query": 3 * a_row, "d_key": 0, "d_table": 4 * 2 * 253 * 64}
+    assert found == {part: costs.cost("content", part, shape).held - besides[part] for part in costs.PARTS} and min(found.values()) > 0
 
 
 @counted
