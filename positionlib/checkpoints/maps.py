@@ -95,9 +95,7 @@ def deberta_v2_table(state: State, config: Mapping) -> nn.Parameter:
     """
     (d_model,) = counts(config, "hidden_size")
     far, buckets = deberta_span(config)
-    stated = config.get("norm_rel_ebd", "none")
-    require(isinstance(stated, str), "config.norm_rel_ebd", stated, "words with | between", "The source writes 'layer_norm' or 'none'.")
-    normed = "layer_norm" in [word.strip() for word in stated.lower().split("|")]
+    normed = deberta_normed(config)
     shapes = {"rel_embeddings.weight": (2 * (buckets or far), d_model)} | (norm("LayerNorm", d_model) if normed else {})
     admit("DebertaV2Encoder, its own tensors", state, shapes)
     rows, *gain_and_offset = (state[name].detach() for name in shapes)
@@ -155,6 +153,13 @@ def conformer_attention(state: State, config: Mapping) -> SelfAttention:
     return filled(SelfAttention(d_model, heads, TransformerXL(d_model, *per_head, bidirectional=True)), moved,
                   {"linear_q": "q", "linear_k": "k", "linear_v": "v", "linear_out": "o", "linear_pos": "mechanism",
                    "pos_bias_u": "mechanism.content_bias", "pos_bias_v": "mechanism.position_bias"})
+
+
+def deberta_normed(config: Mapping) -> bool:
+    """Whether the position rows go through the encoder's LayerNorm."""
+    stated = mapping("config", config).get("norm_rel_ebd", "none")
+    require(isinstance(stated, str), "config.norm_rel_ebd", stated, "words with | between", "The source writes 'layer_norm' or 'none'.")
+    return "layer_norm" in [word.strip() for word in stated.lower().split("|")]
 
 
 def deberta_span(config: Mapping) -> tuple[int, int | None]:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from positionlib.contract import KINDS, is_finite_number
-from positionlib.errors import PositionContractError, require, require_count
+from positionlib.errors import PositionContractError, require, require_count, whole_number
 from positionlib.rules import frequency_ladder
 
 State = Mapping[str, Tensor]
@@ -134,6 +134,15 @@ def epsilon(config: Mapping, name: str = "layer_norm_eps") -> float:
     (eps,) = fields(config, name)
     require(is_finite_number(eps) and eps >= 0, f"config.{name}", eps, "a finite number of at least 0", "Take it from config.json.")
     return float(eps)
+
+
+def padding_id(config: Mapping, words: int) -> int | None:
+    """The word that pads, or None."""
+    (word,) = fields(config, "pad_token_id")
+    whole = whole_number(word)
+    require(word is None or whole is not None and 0 <= whole < words, "config.pad_token_id", word, f"a word of 0..{words - 1}, or None",
+            "Take it from config.json.")
+    return whole
 
 
 def linears(width: int, *parts: str, inner: int | None = None, bias: bool = True) -> Shapes:

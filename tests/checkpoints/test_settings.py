@@ -21,6 +21,11 @@ ROPE = {"rope_type": "default", "rope_theta": 500.0}
     *((family, {"pos_att_type": terms}, "config.pos_att_type") for family in ("deberta", "deberta-v2") for terms in (
         ["c2p", "c2p"], "c2p|p2c|c2p", ["c2p", "p2p"], "none", "", "c2p|", ["C2P"], [["c2p"]], {"c2p": 1}, 3)),
     *(("deberta-v2", {"position_buckets": count}, "config.position_buckets") for count in (1, 2, 5, 14, 256)),
+    ("deberta-v2", {"layer_norm_eps": None}, "config.layer_norm_eps"), ("deberta-v2", {"norm_rel_ebd": None}, "config.norm_rel_ebd"),
+    *((family, {"pad_token_id": word}, "config.pad_token_id") for family in ("bert", "roberta", "layoutlmv3") for word in (-1, 10**6, True, 1.0, "1")),
+    *((family, {"pad_token_id": None}, "config.pad_token_id") for family in ("roberta", "layoutlmv3")),
+    *((family, {"max_position_embeddings": 2}, "config.max_position_embeddings") for family in ("roberta", "layoutlmv3", "mpnet")),
+    *(("layoutlmv3", {"patch_size": size}, "config.patch_size") for size in ([2, 3], 7)), ("layoutlmv3", {"input_size": 1}, "config.patch_size"),
     ("deberta-v2", {"max_relative_positions": 3}, "config.position_buckets"), ("deberta-v2", {"max_relative_positions": 2**21}, "config.position_buckets"),
 ])
 def test_a_setting_without_a_part_is_refused(family, settings, field):

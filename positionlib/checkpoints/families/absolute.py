@@ -15,7 +15,7 @@ from positionlib.checkpoints.conversion import Conversion, Plan
 from positionlib.checkpoints.families.common import TRANSFORMERS, TRANSFORMERS_4, Assignment, affine, each_layer, stated
 from positionlib.checkpoints.maps import BERT_TYPES, bert_attention, bert_input
 from positionlib.checkpoints.state import (
-    Shapes, causal_mask, counts, epsilon, fields, filled, hidden_score, layered, linears, norm, only, position_range, switch, widths,
+    Shapes, causal_mask, counts, epsilon, filled, hidden_score, layered, linears, norm, only, padding_id, position_range, switch, widths,
 )
 from positionlib.errors import require, require_choice, require_count
 from positionlib.layers import BertInput, SelfAttention, TokenInput
@@ -46,8 +46,8 @@ def bert(config: Mapping, assignment: Assignment) -> Plan:
 def roberta(config: Mapping, assignment: Assignment) -> Plan:
     """RoBERTa: rows 0..padding_idx come before position 0, and padding reads the last of them."""
     only(config, position_embedding_type="absolute")
-    (rows,), (_, heads) = counts(config, "max_position_embeddings"), widths(config, "num_attention_heads")
-    offset = require_count("config.pad_token_id", *fields(config, "pad_token_id"), 0) + 1
+    (rows, words), (_, heads) = counts(config, "max_position_embeddings", "vocab_size"), widths(config, "num_attention_heads")
+    offset = require_count("config.pad_token_id", padding_id(config, words), 0) + 1
     require(rows > offset, "config.max_position_embeddings", rows, f"more than {offset} rows", "Rows up to padding_idx belong to no position.")
     config = {"position_embedding_type": "absolute", **config}
     contract = stated("roberta", f"{TRANSFORMERS}, models/roberta/modeling_roberta.py", heads, assignment, table_layout="rows_width", table_rows=rows,
@@ -66,7 +66,7 @@ def _roberta_input(conversion: Conversion, config: Mapping, offset: int) -> Bert
 def _bert_plan(config, contract, attention: Shapes, prefix: str, heads: tuple[str, ...], make_input) -> Plan:
     d_model, words, types, rows, layers, inner = counts(config, "hidden_size", "vocab_size", "type_vocab_size", "max_position_embeddings",
                                                         "num_hidden_layers", "intermediate_size")
-    epsilon(config)  # refused here and not by the first part that is made
+    epsilon(config), padding_id(config, words)  # refused here and not by the first part that is made
     tables = {"word_embeddings.weight": (words, d_model), "position_embeddings.weight": (rows, d_model), "token_type_embeddings.weight": (types, d_model)}
     block = linears(d_model, "self.query", "self.key", "self.value", "output.dense") | norm("output.LayerNorm", d_model) | attention
     rest = linears(d_model, "intermediate.dense", inner=inner) | {"output.dense.weight": (d_model, inner), "output.dense.bias": (d_model,)}

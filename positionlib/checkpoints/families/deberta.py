@@ -20,7 +20,7 @@ from torch import nn
 
 from positionlib.checkpoints.conversion import Conversion, Plan
 from positionlib.checkpoints.families.common import TRANSFORMERS, Assignment, affine, each_layer, stated
-from positionlib.checkpoints.maps import deberta_span, deberta_terms, deberta_v2_attention, deberta_v2_shapes, deberta_v2_table
+from positionlib.checkpoints.maps import deberta_normed, deberta_span, deberta_terms, deberta_v2_attention, deberta_v2_shapes, deberta_v2_table
 from positionlib.checkpoints.state import Shapes, counts, epsilon, fields, filled, layered, linears, norm, only, position_range, widths
 from positionlib.errors import require, require_count
 from positionlib.layers import SelfAttention
@@ -80,7 +80,8 @@ def _second(config: Mapping, contract, edge: str, beside: Shapes | None = None) 
     d_model, kernel = counts(config, "hidden_size")[0], config.get("conv_kernel_size", 0)
     far, buckets = deberta_span(config)
     table = {"encoder.rel_embeddings.weight": (2 * (buckets or far), d_model)}
-    if "layer_norm" in [word.strip() for word in str(config.get("norm_rel_ebd", "none")).lower().split("|")]:
+    epsilon(config)  # refused here and not by the first part that is made
+    if deberta_normed(config):
         table |= norm("encoder.LayerNorm", d_model)
     rest = {}
     if require_count("config.conv_kernel_size", kernel, 0):

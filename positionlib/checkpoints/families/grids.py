@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 from positionlib.checkpoints.conversion import Conversion, Plan
 from positionlib.checkpoints.families.common import TRANSFORMERS, Assignment, affine, buckets, each_layer, stated
-from positionlib.checkpoints.state import counts, epsilon, fields, filled, layered, linears, norm, position_range, switch, widths
+from positionlib.checkpoints.state import counts, epsilon, fields, filled, layered, linears, norm, padding_id, position_range, switch, widths
 from positionlib.errors import require, require_count
 from positionlib.layers import PageInput, PatchInput, SelfAttention
 from positionlib.mechanisms import BoxEmbedding, Grid, GridBias, GridResize, LearnedAbsolute, LearnedGrid
@@ -75,7 +75,8 @@ def layoutlmv3(config: Mapping, assignment: Assignment) -> Plan:
         require(switch(config, name), f"config.{name}", False, "True", "Without it the model reads its positions elsewhere.")
     one, far, two, wide = counts(config, "rel_pos_bins", "max_rel_pos", "rel_2d_pos_bins", "max_rel_2d_pos")
     rules = {axis: T5Buckets(count, reach, True, "transformers") for axis, count, reach in (("position", one, far), ("x", two, wide), ("y", two, wide))}
-    eps, offset = epsilon(config), require_count("config.pad_token_id", *fields(config, "pad_token_id"), 0) + 1
+    eps, offset = epsilon(config), require_count("config.pad_token_id", padding_id(config, words), 0) + 1
+    require(rows > offset, "config.max_position_embeddings", rows, f"more than {offset} rows", "Rows up to padding_idx belong to no position.")
     require(4 * d_edge + 2 * d_side == d_model, "config.coordinate_size", d_edge, f"4 · coordinate_size + 2 · shape_size = {d_model}",
             "Take them from config.json.")
     contract = stated("layoutlmv3", f"{TRANSFORMERS}, models/layoutlmv3/modeling_layoutlmv3.py", heads, assignment, table_layout="heads_buckets",
@@ -92,6 +93,7 @@ def layoutlmv3(config: Mapping, assignment: Assignment) -> Plan:
     if switch(config, "visual_embed"):
         patch, (channels, image) = sides(config, "patch_size"), counts(config, "num_channels", "input_size")
         cells = image // patch[0]
+        require(patch[0] == patch[1] and cells > 0, "config.patch_size", patch, f"square patches within {image}", "Take both from config.json.")
         visual = {"cls_token": (1, 1, d_model), "pos_embed": (1, cells * cells + 1, d_model), "patch_embed.proj.weight": (d_model, channels, *patch),
                   "patch_embed.proj.bias": (d_model,)} | norm("norm", d_model)
 
