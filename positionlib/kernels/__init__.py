@@ -3,7 +3,7 @@
 relative keys and values, disentangled terms and graph distances do, is one file for all of them (``classes``; ``by_class`` on the host).
 Rows for each offset, with their shift inside the tile, are another (``transformer_xl``; ``by_line`` on the host).
 
-The kernels know tensors only. ``refusal`` says whether a call is admitted, ``forward`` runs it. State rows and rotations alone are in
+The kernels know tensors only. ``refusal`` says whether a call is admitted, ``forward`` looks at its parts (``checks``) and runs it. State rows and rotations alone are in
 ``rows``, which needs no attention.
 """
 
