@@ -28,7 +28,8 @@ CALLS: dict[str, Call] = {
     "t5_attention later layer": (maps.t5_attention, T5_LATER),
     "read_checkpoint": (files.read_checkpoint, dict(folder=str(FIXTURES / "gpt2"))),
     "read_safetensors": (files.read_safetensors, dict(path=str(FIXTURES / "gpt2/model.safetensors"))),
-    **{name: (getattr(maps, name), dict(config=DEBERTA | {"pos_att_type": "c2p|p2c"})) for name in ("deberta_span", "deberta_terms", "deberta_v2_shapes")},
+    **{name: (getattr(maps, name), dict(config=DEBERTA | {"pos_att_type": "c2p|p2c"}))
+       for name in ("deberta_normed", "deberta_span", "deberta_terms", "deberta_v2_shapes")},
 }
 GPT2 = recorded("gpt2")
 CALLS |= calls("convert", lambda state, config: convert(state, config, family="gpt2")["attention.0"], GPT2.state, GPT2.config)

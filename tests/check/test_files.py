@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from positionlib.call import PositionCall
 from positionlib.check import FAMILIES, check_arrays, check_file
 from positionlib.check import reading
-from positionlib.check.__main__ import main
+from positionlib.check.__main__ import command, main
 from positionlib.check.feed import ARRAYS, NUMBERS
 from positionlib.check.reading import read_npz
 from positionlib.errors import PositionContractError
@@ -98,7 +98,7 @@ def test_the_module_is_the_command(file):
     done = subprocess.run([sys.executable, "-m", "positionlib.check", "--family", "gpt2", file("a.json", LEFT)], capture_output=True, text=True)
     assert done.returncode == 1 and "the prompt is shifted by 3" in done.stdout and done.stderr == ""
     script = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["scripts"]["positionlib"]
-    assert pkgutil.resolve_name(script) is main
+    assert pkgutil.resolve_name(script) is command
     for arguments in (["check"], ["check", "x", "--family", "gpt9"], []):
         with pytest.raises(SystemExit) as ended:
             main(arguments)
@@ -121,7 +121,7 @@ def test_a_bare_machine_reads_npz_and_says_what_the_rest_needs(file):
     script = f"""
 import sys
 sys.modules["yaml"] = sys.modules["pydantic"] = None  # an import of it now raises
-from positionlib.check.__main__ import main
+from positionlib.check.__main__ import command, main
 print([main(["check", "--family", "gpt2", "--json", path]) for path in {paths!r}])"""
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.stdout.splitlines()[-1] == "[1, 2]" and "the extra 'manifest'" in done.stdout and done.stderr == ""
