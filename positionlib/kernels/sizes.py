@@ -14,7 +14,7 @@ def tile_sizes(width: int, queries: int, element_size: int, crowded: bool, parte
     block_d = _block_d(width)
     decoding = queries <= 16  # one short tile of queries, the smallest that a tensor core takes
     if element_size > 2:  # full float32 precision runs without tensor cores: small tiles, to stay in registers
-        m, n, warps, stages = 32 if block_d <= 64 else 16, 32, 8, 2
+        m, n, warps, stages = (32, 32, 8, 2) if block_d <= 64 and not crowded else (16, 16, 8, 2 if block_d > 64 else 1)
     elif crowded:
         m, n, warps, stages = (64, 32, 8, 3) if block_d <= 64 else (32, 32, 8, 2)
     elif parted and block_d <= 128 and not _warp_groups():
@@ -26,7 +26,7 @@ def tile_sizes(width: int, queries: int, element_size: int, crowded: bool, parte
     else:
         m, n, warps, stages = 64, 32, 8, 2
     if decoding:
-        m, n, warps, stages = 16, 32, 8 if element_size > 2 else 4, 3
+        m, n, warps, stages = (16, 32 if block_d <= 64 else 16, 8, 3) if element_size > 2 else (16, 32, 4, 3)
     return _sizes(m, n, block_d, warps, stages) | ring(m, n)
 
 
@@ -34,7 +34,7 @@ def query_tile_sizes(width: int, element_size: int, crowded: bool, turned: bool)
     """As :func:`tile_sizes`, of ``query_gradients``; ``turned`` where rotary makes the rows of q and k in registers."""
     block_d = _block_d(width)
     if element_size > 2:
-        m, n, warps, stages = 32 if block_d <= 64 else 16, 32, 8, 2
+        m, n, warps, stages = (32, 32, 8, 2) if block_d <= 64 else (16, 16, 8, 2)
     elif crowded:
         m, n, warps, stages = 32, 32 if block_d <= 64 else 16, 8, 1
     elif block_d <= 64:
@@ -50,7 +50,7 @@ def key_tile_sizes(width: int, element_size: int, crowded: bool, turned: bool, b
     """As :func:`query_tile_sizes`, of ``key_gradients``; ``by_key`` where a key has numbers by class, whose gradients are summed here."""
     block_d = _block_d(width)
     if element_size > 2:
-        m, n, warps, stages = 16, 32, 8, 2
+        m, n, warps, stages = 16, 32 if block_d <= 64 else 16, 8, 1 if turned else 2
     elif crowded:
         m, n, warps, stages = (32, 16 if by_key else 32, 8, 2) if block_d <= 64 else (16, 16, 8, 1)
     elif block_d <= 64:
@@ -83,7 +83,7 @@ def line_sizes(kernel: str, width: int, queries: int, element_size: int, groups:
     if groups is None:
         groups = _warp_groups()
     if element_size > 2:
-        m, n = 32 if block_d <= 64 and kernel != "key" else 16, 32
+        m, n = 32 if block_d <= 64 and kernel != "key" else 16, 32 if block_d <= 64 or kernel == "key" else 16
     elif kernel == "tile":
         m, n = 128 if groups else 64, 64 if block_d <= 64 else 32
     elif kernel == "band":
@@ -110,7 +110,7 @@ def untied_sizes(kernel: str, width: int, queries: int, element_size: int) -> di
         "band": (64, 32, 4, 2) if narrow else (32, 16, 8, 2),
     }[kernel]
     if element_size > 2 or block_d > 128:
-        m, n, warps, stages = 16, 32 if element_size > 2 else 16, 8, 1
+        m, n, warps, stages = 16, 32 if block_d <= 64 else 16, 8, 1
     if kernel == "tile" and queries <= 16:
         m, n, warps, stages = 16, 32, 8 if element_size > 2 else 4, 3
     return _sizes(m, n, block_d, warps, stages) | ({"BAND": 32} if kernel == "band" else ring(m, n))

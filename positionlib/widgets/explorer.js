@@ -127,13 +127,13 @@ function heatMap(panel, { read, colours, ramps, width, cursor }) {
 }
 
 // Axes of a picture with numbers upwards: returns the scale, the drawn axes and the geometry.
-function upright(width, limits, yLabel, xLabel, xTicks, xAt) {
+function upright(width, limits, yLabel, xLabel, xTicks, xAt, lines = 1) {
   const [low, high] = limits, left = 62, top = 14, tall = 220, wide = width - left - 14;
   const y = (value) => top + tall - ((value - low) / (high - low)) * tall;
   const grid = ticks(low, high, 5).map((v) => [s("line", { class: "pg-grid", x1: left, x2: left + wide, y1: y(v), y2: y(v) }), text(left - 6, y(v) + 4, brief(v), "end")]);
-  const bottom = xTicks(wide).map(([at, words]) => text(xAt(at, left, wide), top + tall + 17, words));
-  return { left, top, tall, wide, y, height: top + tall + 42, axes: s("g", { class: "pg-axis" }, grid, bottom,
-    text(left + wide / 2, top + tall + 35, xLabel), text(0, 0, yLabel, "middle", { transform: `translate(13 ${top + tall / 2}) rotate(-90)` })) };
+  const bottom = xTicks(wide).map(([at, words], n) => text(xAt(at, left, wide), top + tall + 17 + 15 * (n % lines), words)), below = top + tall + 15 * (lines - 1);
+  return { left, top, tall, wide, y, height: below + 42, axes: s("g", { class: "pg-axis" }, grid, bottom,
+    text(left + wide / 2, below + 35, xLabel), text(0, 0, yLabel, "middle", { transform: `translate(13 ${top + tall / 2}) rotate(-90)` })) };
 }
 
 function lines(panel, { read, width, cursor }) {
@@ -179,7 +179,9 @@ function bars(panel, { read, width, cursor }) {
   const values = read(panel.values).data, count = values.length, lit = new Set(panel.highlight ?? []), names = panel.labels.map(String);
   const [low, high] = panel.limits, room = (high - Math.min(low, 0)) * 0.04;
   const xAt = (i, left, wide) => left + ((i + 0.5) / count) * wide, longest = Math.max(...names.map((name) => name.length));
-  const g = upright(width, [Math.min(low, 0), Math.max(high, 0) + room], panel.value_label ?? "value", panel.label ?? "index", (wide) => entries(count, wide / (12 + 7.5 * longest)).map((i) => [i, names[i]]), xAt);
+  // Numbers may be left out between others; words may not, so where one line has no room for them they take turns on two.
+  const most = (wide) => wide / (12 + 7.5 * longest), lines = names.some((name) => isNaN(name)) && count > most(width - 76) ? 2 : 1;
+  const g = upright(width, [Math.min(low, 0), Math.max(high, 0) + room], panel.value_label ?? "value", panel.label ?? "index", (wide) => entries(count, lines * most(wide)).map((i) => [i, names[i]]), xAt, lines);
   const band = g.wide / count, zero = g.y(0), drawn = Array.from(values, (v, i) => s("rect", { class: lit.has(i) ? "pg-bar pg-lit" : "pg-bar",
     x: xAt(i, g.left, g.wide) - band * 0.4, width: Math.max(band * 0.8, 1), y: Math.min(g.y(v), zero), height: Math.abs(g.y(v) - zero) }));
   const alt = panel.alt || `${panel.title}: ${count} bars from ${print(Math.min(...values), panel.decimals)} to ${print(Math.max(...values), panel.decimals)}`;
