@@ -31,7 +31,8 @@ from positionlib.kernels.launch import backward_calls, forward_call
 MECHANISMS = (*KINDS, "shaw", "deberta", "graph", "turned_halves", "turned_pairs", "tupe", "transformer_xl")
 SHARED_LIMIT = {80: 166_912, 90: 232_448}  # bytes a block may use, by architecture
 DTYPES = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
-SPILL_BARS = {("shaw", "fp32", 128): 256}  # no tile was found that keeps a product without tensor cores and the sums by class in registers
+# No tile was found that keeps a product without tensor cores and the sums by class in registers; the backward pass makes no such sums.
+SPILL_BARS = dict.fromkeys((("shaw", "fp32", 128, part) for part in ("prefill", "decode")), 256)
 QUERIES = {"prefill": 1001, "decode": 1}  # the forward kernel has a tile for each
 BACKWARD = "d_query", "d_key", "d_table"  # in the order of backward_calls
 PARTS = *QUERIES, *BACKWARD
@@ -56,7 +57,7 @@ class Report:
     @property
     def spill_bar(self) -> int:
         """Bytes tolerated: two registers, which ptxas spills now and then to fit one more block; eight at width 256 or float32."""
-        return SPILL_BARS.get((self.kind, self.dtype, self.width), 8 if self.dtype != "fp32" and self.width <= 128 else 32)
+        return SPILL_BARS.get((self.kind, self.dtype, self.width, self.part), 8 if self.dtype != "fp32" and self.width <= 128 else 32)
 
     @property
     def faults(self) -> list[str]:
