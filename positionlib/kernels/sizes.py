@@ -16,7 +16,7 @@ def tile_sizes(width: int, queries: int, element_size: int, crowded: bool, parte
     if element_size > 2:  # full float32 precision runs without tensor cores: small tiles, to stay in registers
         m, n, warps, stages = (32, 32, 8, 2) if block_d <= 64 and not crowded else (16, 16, 8, 2 if block_d > 64 else 1)
     elif crowded:
-        m, n, warps, stages = (64, 32, 8, 3) if block_d <= 64 else (32, 32, 8, 2)
+        m, n, warps, stages = 64 if block_d <= 64 and _warp_groups() else 32, 32, 8, 3
     elif parted and block_d <= 128 and not _warp_groups():
         m, n, warps, stages = 128 if block_d <= 64 else 64, 32, 8, 3
     elif block_d <= 64:

@@ -9,6 +9,7 @@ from positionlib import lab
 from positionlib.errors import PositionContractError
 from positionlib.lab import article
 from positionlib.lab.article import GROUPS, GuardRow, Line, Listing, guard_listing, guard_table, index, line_listings, lines
+from tests.lab.refusals import refusals_fail
 
 ROOT = Path(__file__).parents[2]
 # One word of each failure that section 0x0C names, group by group, then of the six rows of 0x07's table.
@@ -40,11 +41,13 @@ def test_every_line_is_shown_by_cases_that_exist_and_0x0C_has_no_idle_case():
 
 @pytest.mark.parametrize("line", lines(), ids=lambda line: line.name)
 def test_the_first_case_of_every_line_verifies(line):
-    assert lab.verify(line.cases[0]).guard_message
+    with refusals_fail():
+        assert lab.verify(line.cases[0]).guard_message
 
 
 def test_the_table_has_the_articles_rows_and_each_guard_was_run_on_both_sides():
-    table = guard_table()
+    with refusals_fail():
+        table = guard_table()
     assert len(table) == 13 and len({row.failure for row in table}) == 13
     for row in table:
         assert len(row.shown) == len(row.cases) >= 2

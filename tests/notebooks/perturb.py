@@ -47,7 +47,7 @@ def of_test(proofs: list[str], most: Most, seed: int) -> list[Verdict]:
     outcome, functions = forked(tested, proof, None) or ("no answer", set())
     if outcome != "missed":
         return [replace(verdict, wrong=f"without any change: {outcome}")]
-    for change in some(changes(functions), most.near + most.library, random.Random(f"{seed} {proof}")):
+    for change in some(changes(functions, most.inputs), most.near + most.library, random.Random(f"{seed} {proof}")):
         if not (most.first and verdict.noticed):
             verdict.add((forked(tested, proof, change) or ("ended",))[0], str(change))
     return [verdict]
