@@ -195,6 +195,10 @@ print(sorted(name for name in ran if "counters" in name or "admission" in name),
 
 
 def test_names_are_the_articles():
-    names = ("position_backend position_fallback_reason bias_materialized_bytes relation_materialized_bytes bucket_min bucket_max "
-             "offset_min offset_max memory_length position_cache_hit").split()
-    assert list(counted(*inputs(RUNS["decode"]), None, RUNS["decode"])[1].to_dict()) == names
+    """Each with its value in a decode step at 40, whose row of T5's bias has 41 keys for each head, in float64."""
+    held = {"position_backend": "eager", "position_fallback_reason": None, "bias_materialized_bytes": H * 41 * 8, "relation_materialized_bytes": 0,
+            "bucket_min": 0, "bucket_max": 7, "offset_min": -40, "offset_max": 0, "memory_length": 40, "position_cache_hit": False}
+    geometry, cache = pl.AttentionGeometry.decode(40), TermCache()
+    term = cache.fetch(("decode", 40), lambda: mechanism(SHORT["t5 causal"])(geometry))
+    counters = counted(*inputs(geometry), term, geometry, backend="eager", cache=cache)[1]
+    assert list(counters.to_dict().items()) == list(held.items())

@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import groupby
+from pathlib import Path
 
 import anywidget  # noqa: F401 - imported here, once, for the runs
 import matplotlib.pyplot  # noqa: F401
@@ -41,13 +42,18 @@ class Failure:
 
 
 def of_test(proofs: list[str], most: Most, seed: int) -> list[Verdict]:
-    """Change the library's functions that a test runs."""
+    """Change the library's functions that a test runs, most of them in the file that bears its name."""
     proof, = proofs
     verdict = Verdict(proof)
     outcome, functions = forked(tested, proof, None) or ("no answer", set())
     if outcome != "missed":
         return [replace(verdict, wrong=f"without any change: {outcome}")]
-    for change in some(changes(functions, most.inputs), most.near + most.library, random.Random(f"{seed} {proof}")):
+    places, chance = changes(functions, most.inputs), random.Random(f"{seed} {proof}")
+    name = Path(proof.partition("::")[0]).name.removeprefix("test_")
+    own = [change for change in places if Path(change.file).name == name]
+    others = [change for change in places if change not in own]
+    drawn = some(own, most.near, chance) + some(others, most.library, chance)
+    for change in some(drawn, len(drawn), chance):
         if not (most.first and verdict.noticed):
             verdict.add((forked(tested, proof, change) or ("ended",))[0], str(change))
     return [verdict]
