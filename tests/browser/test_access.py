@@ -32,6 +32,18 @@ def test_no_page_is_wider_than_a_phone(visit, path):
     assert page.evaluate("[...document.querySelectorAll('.pg-explorer')].every((e) => e.getBoundingClientRect().right <= 360)")
 
 
+@pytest.mark.parametrize("path", READ)
+def test_no_line_begins_with_the_mark_after_a_formula(visit, path):
+    page = visit("http", path, width=360).page
+    parted = page.evaluate("""[...document.querySelectorAll('.bd-article span.math')].filter((e) => e.checkVisibility() && /^[.,;:!?)\\]]/.test(e.nextSibling?.data ?? '')).filter((e) => {
+        const mark = document.createRange();
+        mark.setStart(e.nextSibling, 0);
+        mark.setEnd(e.nextSibling, 1);
+        return mark.getBoundingClientRect().left < e.getBoundingClientRect().left;
+    }).map((e) => e.parentElement.textContent.slice(0, 60))""")
+    assert parted == []
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("path", READ)
 def test_text_stands_out_in_both_themes(visit, path, theme):
