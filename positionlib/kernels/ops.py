@@ -32,7 +32,7 @@ def forward(q: Float[Tensor, "B H Q D"], k: Float[Tensor, "B Hkv K D"], v: Float
             form: ByClass | ByLine | ByRow | ByTurn | None = None) -> Float[Tensor, "B H Q D"]:
     """Fused attention: softmax over the visible keys of scale · q·k + bias, times v, rounded once to q's dtype; and what ``form`` adds.
 
-    Positions are integers within ±2^62, and their differences exact. Keys with ``key_active`` False are never loaded. Rows that see no key are zero,
+    Positions are integers above −2^62, up to 2^62, and their differences exact. Keys with ``key_active`` False are never loaded. Rows that see no key are zero,
     and so are the gradients of whatever no row sees.
 
     Raises

@@ -63,6 +63,7 @@ REFUSED = {
     "positions of a further axis": ("key_positions", {"key_positions": ids(K).expand(B, 1, K)}),
     "fractional positions": ("query_positions", {"query_positions": ids(Q) + 0.5}),
     "positions whose difference wraps": ("key_positions", {"key_positions": ids(K) + 2**63 - K}),
+    "positions whose difference is 2^63": ("query_positions", {"query_positions": ids(Q) - 2**62, "key_positions": ids(K) + 2**62 - K + 1}),
     "padding as numbers": ("key_active", {"key_active": ids(K)}),
     "padding of other keys": ("key_active", {"key_active": BLIND}),
     "segments of the keys alone": ("key_segments", {"key_segments": ids(K)}),
