@@ -170,6 +170,24 @@ def test_transforms_that_would_lose_a_gradient_are_refused(name):
             transform()
 
 
+def test_a_transform_is_refused_in_a_graph_too():
+    """Its tangent would be zeros; where a graph may break, the call refuses by name."""
+    with pytest.raises(UnsupportedPositionContract, match="transform"):
+        torch.compile(lambda q: torch.func.jvp(lambda q: attend(q=q), (q,), (q,)), backend="eager")(SOUND["q"])
+
+
+@pytest.mark.parametrize("bias", [None, "t5"])
+def test_several_cotangents_at_once(bias):
+    """As torch.autograd asks for a Jacobian, and as torch.func.vmap around autograd does."""
+    leaves = [SOUND["q"].clone().requires_grad_(), normal(7, H).requires_grad_()][: 1 + (bias is not None)]
+    out = attend(q=leaves[0], bias=bias and BiasArgs.from_classes(leaves[1], Clip(3), "key_minus_query"))
+    several = normal(3, *out.shape)
+    want = [torch.stack(of_one) for of_one in zip(*(torch.autograd.grad(out, leaves, one, retain_graph=True) for one in several))]
+    for seen in (torch.autograd.grad(out, leaves, several, is_grads_batched=True, retain_graph=True),
+                 torch.func.vmap(lambda one: torch.autograd.grad(out, leaves, one, retain_graph=True))(several)):
+        assert all(torch.equal(a, b) for a, b in zip(seen, want))
+
+
 @pytest.mark.parametrize("bias", [None, "t5"])
 def test_vmap_calls_the_kernel_for_each_row(bias):
     table = normal(2, 7, H)
