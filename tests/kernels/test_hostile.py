@@ -218,6 +218,18 @@ def test_tupe_is_made_under_autocast():
     torch.testing.assert_close(outs[0], pl.attend(SOUND["q"], SOUND["k"], SOUND["v"], module(geometry), geometry, backend="eager"), rtol=1e-2, atol=1e-2)
 
 
+def test_a_row_whose_scores_are_no_numbers_has_no_log_sum_exp():
+    """Minus infinity would say that it sees nothing, and the gradient of a value that it sees would be a number."""
+    k, v, far = SOUND["k"].clone(), SOUND["v"].clone().requires_grad_(), ids(K) + 2
+    k[0, 0, 1] = math.nan  # at position 3, of heads 0 and 1
+    call = Call(SOUND["q"], k, v, ids(Q) + 1, far, None, None, None, None, "content", 0, True, 0.25)
+    out, lse, _ = attention_forward(*call)
+    assert (lse[:, :, 0] == -math.inf).all() and not out[:, :, 0].any()  # position 1 sees nothing
+    assert torch.equal(lse[0, 0].isnan(), torch.tensor([False, False, True], device=DEVICE)) and lse[0, :2, 2].isnan().all()
+    assert lse[0, 2:, 1:].isfinite().all() and lse[1, :, 1:].isfinite().all()
+    assert torch.autograd.grad(out.sum(), v)[0][0, 0, 0].isnan().all()
+
+
 def test_no_rows_and_no_keys_are_no_distance():
     nobody = pl.AttentionGeometry(ids(0), ids(0), causal=True)
     nothing = torch.zeros(B, H, 0, D, device=DEVICE)
