@@ -2,7 +2,7 @@
 
 Each equals the mechanism's own term, :meth:`positionlib.terms.StateRows.add_to` or :meth:`positionlib.rotation.QKTransform.rotate`, with
 one pass over the state: it is read once, written once, and the rows are never in memory. Gradients reach the state, every table, ω, φ and τ.
-A gradient of a gradient exists for rotations alone.
+A gradient of a gradient exists for rotations alone, and is refused by name elsewhere.
 """
 
 from __future__ import annotations
