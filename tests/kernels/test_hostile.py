@@ -9,6 +9,7 @@ from torch.autograd import forward_ad
 
 import positionlib as pl
 from positionlib import kernels
+from positionlib.capabilities import FREQUENCY_GRADIENT
 from positionlib.errors import PositionContractError, UnsupportedPositionContract
 from positionlib.forms import ByClass, ByLine, ByOffset, ByRow, ByTurn
 from positionlib.kernels import BiasArgs, rows
@@ -197,6 +198,17 @@ def test_vmap_calls_the_kernel_for_each_row(bias):
 
     queries = torch.stack((SOUND["q"], SOUND["q"] * 2))
     assert torch.equal(torch.func.vmap(run)(queries, table), torch.stack([run(*one) for one in zip(queries, table)]))
+
+
+@pytest.mark.parametrize("name", ["query_turns", "key_turns"])
+def test_turns_that_are_trained_are_refused(name):
+    """Their gradient would be none, beside that of q."""
+    form = replace(TURNS, **{name: getattr(TURNS, name).clone().requires_grad_()})
+    with pytest.raises(UnsupportedPositionContract) as refused:
+        attend(form=form)
+    assert refused.value.field == name and FREQUENCY_GRADIENT in refused.value.missing
+    with torch.no_grad():
+        assert torch.equal(attend(form=form), attend(form=TURNS))
 
 
 def test_autocast_changes_no_answer():
