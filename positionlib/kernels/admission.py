@@ -33,10 +33,10 @@ def transformed() -> str | None:
 
     Forward-mode differentiation would get a tangent of zeros from them, and ``torch.func.grad`` no gradient.
     """
-    if torch.compiler.is_compiling():
-        return None
-    functorch = torch._C._functorch
-    levels = {level.key() for level in functorch.get_interpreter_stack() or ()} - {functorch.TransformType.Vmap}
+    levels: set = set()
+    if not torch.compiler.is_compiling():  # a graph with torch.func.grad in it is refused by its tracer
+        functorch = torch._C._functorch
+        levels = {level.key() for level in functorch.get_interpreter_stack() or ()} - {functorch.TransformType.Vmap}
     if levels or torch.autograd.forward_ad._current_level >= 0:
         return "a function transform or forward-mode differentiation: the kernel has a backward pass for autograd, and vmap"
     return None

@@ -9,7 +9,7 @@ from positionlib.errors import require
 from positionlib.kernels.arguments import Call
 from positionlib.rules import readable
 
-FARTHEST = 2**62  # so that the difference of two positions fits an int64
+FARTHEST = 2**62  # so that the difference of two positions fits an int64, when one of the two ends is left out
 
 
 def require_call(call: Call) -> None:
@@ -19,7 +19,7 @@ def require_call(call: Call) -> None:
     ------
     PositionContractError
         a head count that k's does not divide, positions, padding or segments of another length or batch, segments on one side only, and
-        where the host can look without waiting for a device, positions beyond ±2^62.
+        where the host can look without waiting for a device, positions not above −2^62 or beyond 2^62.
     """
     q, k = call.q, call.k
     require(k.shape[1] > 0 and q.shape[1] % k.shape[1] == 0, "k", k, f"a head count that divides {q.shape[1]}", "Grouped queries share whole key heads.")
@@ -30,7 +30,7 @@ def require_call(call: Call) -> None:
                 f"[{length}] or [{q.shape[0]}, {length}]", "Give one a row, shared or of each batch row.")
         if name.endswith("positions") and readable(rows) and not rows.is_cuda:
             ends = [int(end) for end in rows.aminmax()]
-            require(-FARTHEST <= ends[0] and ends[1] <= FARTHEST, name, ends, "positions within ±2^62", "Offsets must fit an int64.")
+            require(-FARTHEST < ends[0] and ends[1] <= FARTHEST, name, ends, "positions above -2^62, up to 2^62", "Offsets must fit an int64.")
     require((call.query_segments is None) == (call.key_segments is None), "key_segments", call.key_segments, "segments on both sides or on neither",
             "Give query_segments and key_segments together.")
 

@@ -27,6 +27,10 @@ def launch(out, lse, mass, call: Call) -> None:
 
 def launch_backward(gradients: dict[str, Tensor], d_out, d_lse, d_mass, out, lse, mass, call: Call) -> None:
     """Run the backward kernels into ``gradients``, of any strides, by names of ``LEARNED``: q, k, v, and those of the others that are wanted."""
+    if not out.numel():  # no program of a kernel has a row to read, and a batch of none may still share rows of positions
+        for gradient in gradients.values():
+            gradient.zero_()
+        return
     delta, d_table, d_rows = lse.new_empty(lse.shape), gradients.get("table"), gradients.get("offset_rows")
     if d_mass is not None:
         d_lse = (0.0 if d_lse is None else d_lse) - (d_mass * mass).sum(-1)  # M's part of δ

@@ -32,7 +32,7 @@ def forward(q: Float[Tensor, "B H Q D"], k: Float[Tensor, "B Hkv K D"], v: Float
             form: ByClass | ByLine | ByRow | ByTurn | None = None) -> Float[Tensor, "B H Q D"]:
     """Fused attention: softmax over the visible keys of scale · q·k + bias, times v, rounded once to q's dtype; and what ``form`` adds.
 
-    Positions are integers within ±2^62, and their differences exact. Keys with ``key_active`` False are never loaded. Rows that see no key are zero,
+    Positions are integers above −2^62, up to 2^62, and their differences exact. Keys with ``key_active`` False are never loaded. Rows that see no key are zero,
     and so are the gradients of whatever no row sees.
 
     Raises
@@ -97,9 +97,12 @@ def _results(call: Call) -> tuple[Tensor, Tensor, Tensor]:
     return out, q.new_empty(q.shape[:3], dtype=wide), q.new_empty(*q.shape[:3], call.mass_classes, dtype=wide)
 
 
+GRADIENTS = ", ".join(["Tensor"] * len(LEARNED))  # no list: vmap has no fallback for one
+
+
 @torch.library.custom_op("positionlib::attention_backward", mutates_args=(), schema=(
-    f"(Tensor d_out, Tensor? d_lse, Tensor? d_mass, Tensor out, Tensor lse, Tensor mass, bool[] wanted, {SCHEMA}) -> Tensor[]"))
-def attention_backward(d_out, d_lse, d_mass, out, lse, mass, wanted, *inputs) -> list[Tensor]:
+    f"(Tensor d_out, Tensor? d_lse, Tensor? d_mass, Tensor out, Tensor lse, Tensor mass, bool[] wanted, {SCHEMA}) -> ({GRADIENTS})"))
+def attention_backward(d_out, d_lse, d_mass, out, lse, mass, wanted, *inputs) -> tuple[Tensor, ...]:
     """Gradients of ``LEARNED``, each as its tensor; those not ``wanted`` are empty, but for q, k and v."""
     call = Call(*inputs)
     gradients = _gradients(wanted, call)
@@ -113,10 +116,10 @@ def _(d_out, d_lse, d_mass, out, lse, mass, wanted, *inputs):
     return _gradients(wanted, Call(*inputs))
 
 
-def _gradients(wanted: list[bool], call: Call) -> list[Tensor]:
+def _gradients(wanted: list[bool], call: Call) -> tuple[Tensor, ...]:
     """Where the gradients go, one tensor for each of ``LEARNED``."""
     learned = [getattr(call, name) if want or name in LEARNED[:3] else None for name, want in zip(LEARNED, wanted)]
-    return [call.q.new_empty(0) if t is None else t.new_empty(t.shape) for t in learned]
+    return tuple(call.q.new_empty(0) if t is None else t.new_empty(t.shape) for t in learned)
 
 
 def _save(ctx, inputs, output) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from positionlib.errors import UnsupportedPositionContract
+
 CHUNK = 128  # places of a table row summed by one program
 
 
@@ -213,6 +215,11 @@ def _rotate_backward(ctx, g):
     return rotate(g, *ctx.saved_tensors, ctx.interleaved, not ctx.inverse), None, None, None, None
 
 
+def _refuse(ctx, *gradients):
+    raise UnsupportedPositionContract("backend", "triton", "one differentiation", "Add the mechanism's term to differentiate a gradient.",
+                                      frozenset({"a second derivative: of the row kernels only a rotation has one"}))
+
+
 for _op in (add_sinusoidal, add_row, add_grid, add_time2vec, rotate):
     _op.register_fake(_like_x)
 add_sinusoidal.register_autograd(lambda ctx, g: (g, None, None, None))
@@ -220,6 +227,8 @@ add_row.register_autograd(lambda ctx, g: (g, *_row_backward(ctx, g)), setup_cont
 add_grid.register_autograd(lambda ctx, g: (g, *_grid_backward(ctx, g)), setup_context=_keep_grid)
 add_time2vec.register_autograd(lambda ctx, g: (g, *_time2vec_backward(ctx, g)), setup_context=_keep_time2vec)
 rotate.register_autograd(_rotate_backward, setup_context=_keep_rotation)
+sum_rows.register_autograd(_refuse)
+time2vec_gradients.register_autograd(_refuse)
 
 
 @sum_rows.register_fake

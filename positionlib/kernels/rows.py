@@ -2,7 +2,7 @@
 
 Each equals the mechanism's own term, :meth:`positionlib.terms.StateRows.add_to` or :meth:`positionlib.rotation.QKTransform.rotate`, with
 one pass over the state: it is read once, written once, and the rows are never in memory. Gradients reach the state, every table, ω, φ and τ.
-A gradient of a gradient exists for rotations alone.
+A gradient of a gradient exists for rotations alone, and is refused by name elsewhere.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def rotate(x: Float[Tensor, "B H N D"], positions: Int[Tensor, "*B N"], inverse_
     require_choice("pairing", pairing, PAIRINGS)
     require(inverse_frequency.ndim == 1 and 0 < 2 * inverse_frequency.numel() <= x.shape[3], "inverse_frequency", inverse_frequency,
             f"[P], at most {x.shape[3] // 2} pairs for width {x.shape[3]}", "Build them for the model's d_head.")
-    positions = _one_a_row("positions", integers("positions", positions), x[:, 0])
+    positions = _one_a_row("positions", integers("positions", positions), x.transpose(1, 2))
     return row_ops.rotate(x, positions, inverse_frequency.double(), pairing == "interleaved", False)
 
 

@@ -105,7 +105,7 @@ def forward_tile(
                 add_by_class(PARTS.mass, p, c, b, head.to(tl.int64), row, has_row, has)
 
         if PASS == 0:
-            seen = l > 0
+            seen = l != 0  # or NaN, where what a row sees is: its log-sum-exp says so too
             divisor = tl.where(seen, l, 1.0)  # a row that sees nothing has o = 0: exact zeros
             o = o / divisor[:, None]
             lse = tl.where(seen, m + tl.log(divisor), float("-inf"))

@@ -98,6 +98,8 @@ def _line(term: OnALine, geometry: AttentionGeometry) -> tuple[int, int] | None:
         return None
     if geometry.key_active is not None:  # an unwritten slot may stand anywhere
         keys = torch.where(geometry.key_active, keys, queries[..., :1])
+    if not keys.numel():  # the padding of a batch of none
+        return term.line(0, 0)
     ends = torch.stack(((keys.amin(-1) - queries.amax(-1)).min(), (keys.amax(-1) - queries.amin(-1)).max()))
     return term.line(*ends.tolist())
 

@@ -9,6 +9,7 @@ from torch.autograd import forward_ad
 
 import positionlib as pl
 from positionlib import kernels
+from positionlib.capabilities import FREQUENCY_GRADIENT
 from positionlib.errors import PositionContractError, UnsupportedPositionContract
 from positionlib.forms import ByClass, ByLine, ByOffset, ByRow, ByTurn
 from positionlib.kernels import BiasArgs, rows
@@ -63,6 +64,7 @@ REFUSED = {
     "positions of a further axis": ("key_positions", {"key_positions": ids(K).expand(B, 1, K)}),
     "fractional positions": ("query_positions", {"query_positions": ids(Q) + 0.5}),
     "positions whose difference wraps": ("key_positions", {"key_positions": ids(K) + 2**63 - K}),
+    "positions whose difference is 2^63": ("query_positions", {"query_positions": ids(Q) - 2**62, "key_positions": ids(K) + 2**62 - K + 1}),
     "padding as numbers": ("key_active", {"key_active": ids(K)}),
     "padding of other keys": ("key_active", {"key_active": BLIND}),
     "segments of the keys alone": ("key_segments", {"key_segments": ids(K)}),
@@ -169,6 +171,24 @@ def test_transforms_that_would_lose_a_gradient_are_refused(name):
             transform()
 
 
+def test_a_transform_is_refused_in_a_graph_too():
+    """Its tangent would be zeros; where a graph may break, the call refuses by name."""
+    with pytest.raises(UnsupportedPositionContract, match="transform"):
+        torch.compile(lambda q: torch.func.jvp(lambda q: attend(q=q), (q,), (q,)), backend="eager")(SOUND["q"])
+
+
+@pytest.mark.parametrize("bias", [None, "t5"])
+def test_several_cotangents_at_once(bias):
+    """As torch.autograd asks for a Jacobian, and as torch.func.vmap around autograd does."""
+    leaves = [SOUND["q"].clone().requires_grad_(), normal(7, H).requires_grad_()][: 1 + (bias is not None)]
+    out = attend(q=leaves[0], bias=bias and BiasArgs.from_classes(leaves[1], Clip(3), "key_minus_query"))
+    several = normal(3, *out.shape)
+    want = [torch.stack(of_one) for of_one in zip(*(torch.autograd.grad(out, leaves, one, retain_graph=True) for one in several))]
+    for seen in (torch.autograd.grad(out, leaves, several, is_grads_batched=True, retain_graph=True),
+                 torch.func.vmap(lambda one: torch.autograd.grad(out, leaves, one, retain_graph=True))(several)):
+        assert all(torch.equal(a, b) for a, b in zip(seen, want))
+
+
 @pytest.mark.parametrize("bias", [None, "t5"])
 def test_vmap_calls_the_kernel_for_each_row(bias):
     table = normal(2, 7, H)
@@ -178,6 +198,17 @@ def test_vmap_calls_the_kernel_for_each_row(bias):
 
     queries = torch.stack((SOUND["q"], SOUND["q"] * 2))
     assert torch.equal(torch.func.vmap(run)(queries, table), torch.stack([run(*one) for one in zip(queries, table)]))
+
+
+@pytest.mark.parametrize("name", ["query_turns", "key_turns"])
+def test_turns_that_are_trained_are_refused(name):
+    """Their gradient would be none, beside that of q."""
+    form = replace(TURNS, **{name: getattr(TURNS, name).clone().requires_grad_()})
+    with pytest.raises(UnsupportedPositionContract) as refused:
+        attend(form=form)
+    assert refused.value.field == name and FREQUENCY_GRADIENT in refused.value.missing
+    with torch.no_grad():
+        assert torch.equal(attend(form=form), attend(form=TURNS))
 
 
 def test_autocast_changes_no_answer():
@@ -197,6 +228,18 @@ def test_tupe_is_made_under_autocast():
         outs = [pl.attend(SOUND["q"], SOUND["k"], SOUND["v"], module(geometry), geometry, backend=backend) for backend in ("triton", "eager")]
     torch.testing.assert_close(*outs, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(outs[0], pl.attend(SOUND["q"], SOUND["k"], SOUND["v"], module(geometry), geometry, backend="eager"), rtol=1e-2, atol=1e-2)
+
+
+def test_a_row_whose_scores_are_no_numbers_has_no_log_sum_exp():
+    """Minus infinity would say that it sees nothing, and the gradient of a value that it sees would be a number."""
+    k, v, far = SOUND["k"].clone(), SOUND["v"].clone().requires_grad_(), ids(K) + 2
+    k[0, 0, 1] = math.nan  # at position 3, of heads 0 and 1
+    call = Call(SOUND["q"], k, v, ids(Q) + 1, far, None, None, None, None, "content", 0, True, 0.25)
+    out, lse, _ = attention_forward(*call)
+    assert (lse[:, :, 0] == -math.inf).all() and not out[:, :, 0].any()  # position 1 sees nothing
+    assert torch.equal(lse[0, 0].isnan(), torch.tensor([False, False, True], device=DEVICE)) and lse[0, :2, 2].isnan().all()
+    assert lse[0, 2:, 1:].isfinite().all() and lse[1, :, 1:].isfinite().all()
+    assert torch.autograd.grad(out.sum(), v)[0][0, 0, 0].isnan().all()
 
 
 def test_no_rows_and_no_keys_are_no_distance():

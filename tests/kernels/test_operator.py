@@ -9,10 +9,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from positionlib import kernels
 from positionlib.attention import attend
 from positionlib.errors import PositionContractError, UnsupportedPositionContract
+from positionlib.forms import ByRow
 from positionlib.geometry import AttentionGeometry
 from positionlib.kernels.arguments import LEARNED, Call
 from positionlib.kernels.launch import launch
 from positionlib.kernels.ops import attention_backward, attention_forward
+from positionlib.mechanisms import TransformerXL
 from positionlib.rules import Clip, T5Buckets, alibi_slopes
 from positionlib.terms import ClassBias, SlopeBias
 from tests.kernels.cases import DEVICE
@@ -174,13 +176,30 @@ def test_nothing_of_size_q_times_k():
 
 
 def test_empty_calls():
-    """No queries: nothing to do. No keys: every row is empty, so zero. Nothing has a gradient."""
+    """No queries, no heads, no batch: nothing to do. No keys: every row is empty, so zero. Nothing has a gradient."""
     rules = {"causal": False, "scale": 1.0}
-    for queries, keys in ((0, 5), (3, 0)):
-        q, k, v = qkv(queries, keys)
+    for queries, keys, heads, batch in ((0, 5, 4, 2), (3, 0, 4, 2), (3, 5, 0, 2), (3, 5, 4, 0)):
+        q, k, v = qkv(queries, keys, heads, batch=batch)
         positions = {"query_positions": torch.arange(queries, device=DEVICE), "key_positions": torch.arange(keys, device=DEVICE)}
-        args, bias = leaves((q, k, v)), kernels.BiasArgs.from_slopes(torch.ones(4, device=DEVICE, requires_grad=True), "relative")
+        args, bias = leaves((q, k, v)), kernels.BiasArgs.from_slopes(torch.ones(heads, device=DEVICE, requires_grad=True), "relative")
         out = kernels.forward(*args[0], **positions, **rules, bias=bias)
         assert torch.equal(out, torch.zeros_like(q))
         for x, gradient in zip((*args[1], bias.table), torch.autograd.grad(out.sum(), (*args[1], bias.table))):
             assert torch.equal(gradient, torch.zeros_like(x))
+
+
+def test_a_batch_of_none():
+    """Rows of positions that it shares have a gradient of zeros all the same, and its padding is no distance."""
+    q, k, v = qkv(3, 5, batch=0)
+    rows = [torch.ones(1, 4, n, 16, device=DEVICE, requires_grad=True) for n in (3, 5)]
+    positions = torch.arange(3, device=DEVICE), torch.arange(5, device=DEVICE)
+    torch.use_deterministic_algorithms(True)  # fills what empty() returns with NaN
+    try:
+        out = kernels.forward(q, k, v, query_positions=positions[0], key_positions=positions[1], causal=False, scale=1.0,
+                              form=ByRow(query_rows=rows[0], key_rows=rows[1]))
+        gradients = torch.autograd.grad(out.sum(), rows)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert all(torch.equal(gradient, torch.zeros_like(x)) for x, gradient in zip(rows, gradients))
+    geometry = AttentionGeometry(*positions, causal=True, key_active=torch.ones(0, 5, dtype=torch.bool, device=DEVICE))
+    assert attend(q, k, v, TransformerXL(8, 4, 16).to(DEVICE)(geometry), geometry, backend="triton").shape == q.shape

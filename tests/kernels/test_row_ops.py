@@ -76,6 +76,15 @@ def test_a_rotation_has_a_second_gradient():
     assert torch.autograd.gradgradcheck(*calls(torch.float64)["rotate"], fast_mode=True)
 
 
+@pytest.mark.parametrize("name", ["add_row", "add_grid", "add_time2vec"])
+def test_the_others_refuse_one_by_name(name):
+    call, leaves = calls()[name]
+    first = torch.autograd.grad(call(*leaves).square().sum(), leaves[1:], create_graph=True)
+    with pytest.raises(UnsupportedPositionContract, match="one differentiation") as why_not:
+        torch.autograd.grad(first[0].sum(), leaves[1])
+    assert any("second derivative" in missing for missing in why_not.value.missing)
+
+
 def test_a_table_that_is_fixed_costs_no_reduction(monkeypatch):
     """A finished table, as a sinusoidal one: the state's gradient passes and no ids are sorted."""
     monkeypatch.setattr(row_ops, "sum_rows", None)

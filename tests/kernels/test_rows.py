@@ -155,7 +155,8 @@ def test_empty_calls():
         y = rows.add_row(x, table, positions)
         (gradient,) = torch.autograd.grad(y.sum(), table)
         assert y.shape == x.shape and torch.equal(gradient, torch.zeros_like(table))
-        assert rows.rotate(x[:, None], positions, frequency, pairing="interleaved").shape == (batch, 1, n, 8)
+        for heads in (1, 0):
+            assert rows.rotate(x[:, None].expand(-1, heads, -1, -1), positions, frequency, pairing="interleaved").shape == (batch, heads, n, 8)
         times = torch.zeros(n, dtype=torch.float64, device=DEVICE)
         omega = torch.ones(8, device=DEVICE, requires_grad=True)
         y = rows.add_time2vec(x, times, omega, omega, function="sin", linear="first")
