@@ -128,7 +128,7 @@ def _array(name: str, values: Any) -> Tensor:
     limit = PAIRS if name == "pair_mask" else CELLS
     require(array.ndim > 0 and 0 < array.numel() <= limit, name, array, f"a list of 1 to {limit} entries", "Check a part of the batch.")
     low, high = int(array.min()), int(array.max())
-    require(-LARGEST_POSITION <= low and high <= LARGEST_POSITION, name, max(high, -low), "entries within ±2^62", "Their differences must fit an int64.")
+    require(-LARGEST_POSITION < low and high <= LARGEST_POSITION, name, max(high, -low), "entries above -2^62, up to 2^62", "Their differences must fit an int64.")
     return array
 
 

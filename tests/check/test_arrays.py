@@ -156,7 +156,7 @@ def test_no_wrong_position_of_an_absolute_family_goes_unseen(case, data):
     ({"input_ids": [[1, 2]], "position_ids": [[1, 2, 3]]}, "position_ids"), ({"input_ids": [[1, 2]], "cache_length": -1}, "cache_length"),
     ({"input_ids": [[1, 2]], "cache_length": True}, "cache_length"), ({"input_ids": [[1, 2]], "lengths": [2, 2]}, "lengths"),
     ({"input_ids": [[1, 2]], "lengths": [1]}, "attention_mask"), ({"input_ids": []}, "input_ids"), ({"input_ids": [[[1]]]}, "input_ids"),
-    ({"input_ids": [[2**62 + 1]]}, "input_ids"), ({"input_ids": [[2**64]]}, "input_ids"), ({"input_ids": "text"}, "input_ids"),
+    ({"input_ids": [[2**62 + 1]]}, "input_ids"), ({"input_ids": [[-(2**62), 2**62]]}, "input_ids"), ({"input_ids": [[2**64]]}, "input_ids"), ({"input_ids": "text"}, "input_ids"),
     ({"input_ids": [[1, 2]], "segment_ids": [[0, 1]], "cu_seqlens": [0, 1, 2]}, "cu_seqlens"), ({"input_ids": [[1], [2]], "cu_seqlens": [0, 1]}, "cu_seqlens"),
     ({"input_ids": [[1, 2]], "segment_ids": [[0, 1]], "cache_length": 2}, "cache_length"), ({"input_ids": [[1, 2]], "pair_mask": [[1, 0]]}, "pair_mask"),
     ({"input_ids": [[1, 2]], "pair_mask": [[0.0, -9.0], [0.0, 0.0]]}, "pair_mask"), ({"attention_mask": [[1, 1]], "cache_length": 2}, "attention_mask"),
