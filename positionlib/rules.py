@@ -19,6 +19,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from positionlib.constants import on_device
 from positionlib.contract import KINDS, checked
 from positionlib.errors import PositionContractError, PositionRangeError, require, require_choice, require_count
 
@@ -138,7 +139,7 @@ class T5Buckets:
         """Bucket ids, int64, of ``relative_position`` = key position − query position. Integers in, integers compared: no float."""
         relative_position = integers("relative_position", relative_position)
         distance = relative_position.abs() if self.bidirectional else (-relative_position).clamp_min(0)
-        edges = torch.tensor(self.thresholds, device=relative_position.device)
+        edges = on_device(self.thresholds, torch.int64, relative_position.device)
         bucket = torch.bucketize(distance, edges, right=True)
         return bucket + (relative_position > 0) * self.per_direction if self.bidirectional else bucket
 

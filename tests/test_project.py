@@ -17,7 +17,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 FLOORS = {  # an import goes to the same floor or down, wherever in a file it stands
     "errors": 1, "contract": 1, "terms": 1, "forms": 1, "rotation": 1, "rules": 1, "kernels": 1, "data": 1, "sections": 1, "padding": 1, "frequencies": 1,
-    "capabilities": 1,
+    "capabilities": 1, "constants": 1,
     "geometry": 2, "runtime": 2,
     "call": 3, "call_builders": 3, "manifest": 3, "manifest_io": 3, "manifest_rules": 3, "identity": 3,
     "mechanisms": 3, "attention": 3, "admission": 3, "counters": 3, "permutation": 3, "routes": 3, "transport": 3,

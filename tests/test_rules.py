@@ -5,8 +5,13 @@ import math
 import numpy as np
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
+from positionlib import constants
 from positionlib.errors import PositionContractError
+from positionlib.geometry import AttentionGeometry
+from positionlib.mechanisms import ALiBi
+from positionlib.mechanisms.deberta import DisentangledIndex
 from positionlib.rules import Clip, T5Buckets, alibi_slopes, frequency_ladder, t5_bucket
 
 SETTINGS = [(b, m, bidirectional) for b in (4, 6, 8, 16, 32, 34, 64) for m in (9, 20, 27, 64, 128, 289, 441) for bidirectional in (True, False)
@@ -144,3 +149,34 @@ def test_numpy_counts_are_counts():
 def test_bad_head_counts_are_refused(heads):
     with pytest.raises(PositionContractError, match="heads"):
         alibi_slopes(heads)
+
+
+OFFSETS, SLOPES, CALL = torch.arange(-300, 301), ALiBi(8), AttentionGeometry.causal_self(4)
+COPIED = {
+    "T5": lambda: T5Buckets(32, 128, True, "exact").classes(OFFSETS),
+    "DeBERTa": lambda: DisentangledIndex(512, 256, "exact").classes(OFFSETS),
+    "ALiBi": lambda: SLOPES(CALL).slopes,
+}
+
+
+@pytest.mark.parametrize("make", COPIED.values(), ids=COPIED)
+def test_numbers_are_copied_to_a_device_once(make, monkeypatch):
+    """What runs before, in inference, on no device or under a transform, is not met again outside it."""
+    want = make().clone()
+    constants._HELD.clear()
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        assert make().shape == want.shape
+    torch.func.vmap(lambda _: make())(torch.zeros(2))
+    with torch.inference_mode():
+        make()
+    with torch.device("meta"):
+        make()
+    first = make()
+    monkeypatch.setattr(torch, "tensor", lambda *arguments, **settings: pytest.fail("a second copy"))
+    assert torch.equal(make(), want) and torch.equal(first, want) and type(first) is torch.Tensor
+    assert not any(held.is_inference() for held in constants._HELD.values())
+
+
+def test_who_writes_to_his_slopes_writes_to_his_own():
+    SLOPES(CALL).slopes.zero_()
+    assert torch.equal(SLOPES(CALL).slopes, alibi_slopes(8))

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from positionlib.capabilities import FREE, KEY_BIAS, Refusal
+from positionlib.errors import require
 
 KINDS = ("content", "alibi_relative", "alibi_symmetric", "t5")
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -54,6 +55,7 @@ def refusal(q: Float[Tensor, "B H Q D"], k: Float[Tensor, "B Hkv K D"], v: Float
         return Refusal("Triton is not installed", ("Triton",))
     if why_not := transformed():
         return Refusal(why_not, ("function transforms",))
+    require(isinstance(kind, str), "kind", kind, "the name of a score function", f"There is {', '.join(KINDS)}.")
     if kind not in KINDS:
         return Refusal(f"no score function for {kind}: there is {', '.join(KINDS)}", (KEY_BIAS if kind.startswith("alibi_key") else kind,))
     if allowed is not None:

@@ -20,6 +20,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from positionlib.constants import on_device
 from positionlib.contract import checked
 from positionlib.errors import PositionContractError, require, require_choice, require_count
 from positionlib.frequencies import WideParameters
@@ -76,7 +77,8 @@ class ALiBi(WideParameters):
         if self.form != "symmetric" and not geometry.causal:
             raise PositionContractError("form", self.form, "a causal geometry, or form='symmetric'",
                                         "The paper's penalty knows the past only: make the geometry causal, or name the symmetric form.")
-        return SlopeBias(slopes=self.slopes.to(geometry.device), form=self.form, inside_scale=self.inside_scale, rounded=self.rounded,
+        slopes = on_device(self._slopes, torch.float64, geometry.device).clone() if self.log_slopes is None else self.slopes.to(geometry.device)
+        return SlopeBias(slopes=slopes, form=self.form, inside_scale=self.inside_scale, rounded=self.rounded,
                          requires=None if self.form == "symmetric" else "causal")
 
     def extra_repr(self) -> str:

@@ -29,6 +29,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from positionlib.attention import pick
+from positionlib.constants import on_device
 from positionlib.contract import checked
 from positionlib.errors import require, require_choice, require_count
 from positionlib.forms import ByClass, ByOffset
@@ -94,7 +95,9 @@ class DisentangledIndex:
     @checked
     def classes(self, offset: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
         """Table row of each offset i − j, int64."""
-        distance = torch.bucketize(offset.abs(), torch.tensor(self.thresholds, device=offset.device), right=True)
+        distance = offset.abs()
+        distance = (distance.clamp_max(self.span) if self.buckets is None
+                    else torch.bucketize(distance, on_device(self.thresholds, torch.int64, offset.device), right=True))
         return (offset.sign() * distance + self.span).clamp(0, 2 * self.span - 1)
 
     @checked

@@ -81,3 +81,10 @@ except pl.UnsupportedPositionContract as refused:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=without_interpreter())
     assert done.returncode == 0, done.stderr
     assert "device cpu" in done.stdout and "TRITON_INTERPRET=1" in done.stdout
+
+
+def test_a_kind_without_a_name_is_refused():
+    q = torch.zeros(1, 1, 2, 16)
+    with pytest.raises(PositionContractError) as refused:
+        kernels.refusal(q, q, q, kind=None)
+    assert refused.value.field == "kind"
